@@ -1,5 +1,5 @@
-// Captured steps of ranks that share one GPU, whose sums are their hosts': graphs with the sums
-// between them. The steps are small enough to say what each number is.
+// Captured steps of ranks that share one GPU and whose sums run on the host: the sums separate the
+// graphs of a step. The steps are small enough to predict each number.
 #include <algorithm>
 #include <csignal>
 #include <functional>
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kCount = 3000;
 constexpr int kParameters = 3, kSteps = 9;
 
-// A rank whose gradients are what it is given, each parameter a bucket of its own.
+// A rank that is given its gradients. Each parameter is a separate bucket.
 class RankOfPieces {
  public:
   RankOfPieces(const World& world, Store& store) : device_(test::device_of(world)) {
@@ -53,8 +53,8 @@ class RankOfPieces {
                           kernels_->stream());
   }
 
-  // What the sum of every gradient is, once all ranks give `value`. `between`: the host's, after
-  // the first sum has been handed over.
+  // Runs a step in which all ranks pass `value`, and returns the sum of each gradient. The host
+  // calls `between` after it has submitted the first sum.
   float step(float value, const std::function<void()>& between = [] {}) {
     const auto host = make_host_memory();
     const Tensor given = Tensor::empty({kCount}, DType::f32, *host, MemoryTag::data);
@@ -90,7 +90,7 @@ class RankOfPieces {
   }
   nn::StepCapture& capture() { return *capture_; }
   collectives::Communicator& communicator() { return *communicator_; }
-  std::size_t block_bytes = 4 * kCount;  // of memory that a step takes for a while
+  std::size_t block_bytes = 4 * kCount;  // memory that a step uses for a while
 
  private:
   void copy(void* to, const void* from) {
@@ -121,14 +121,14 @@ TEST(GpuCapture, SumsAreMadeBetweenTheGraphsOfAStep) {
           << "step " << step;
     const nn::StepCapture::Statistics statistics = rank.capture().statistics();
     EXPECT_EQ(statistics.replayed, kSteps - 3);
-    // The first gradient; nothing between its sum and the test's own work; the two others; what
-    // comes when all sums have arrived.
+    // The first gradient, no work between its sum and the test's own work, the two other gradients,
+    // and the work after all sums have arrived.
     EXPECT_EQ(statistics.pieces, 4);
   });
 }
 
-// One rank's steps cannot be captured, the other's are: they make the same calls.
-TEST(GpuCapture, ARankThatCannotCaptureGoesOnBesideOneThatDoes) {
+// One rank's steps cannot be captured and the other's are. Both ranks must make the same calls.
+TEST(GpuCapture, ARankThatCannotCaptureWorksWithOneThatDoes) {
   test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
     RankOfPieces rank(world, store);
     for (int step = 0; step < kSteps; ++step) {
@@ -169,12 +169,12 @@ TEST(GpuCapture, ARankThatIsKilledInItsReplayIsNamed) {
     });
   });
   if (outcomes.empty()) GTEST_SKIP() << "no GPU";
-  EXPECT_FALSE(outcomes[0].running) << "hangs";
+  EXPECT_FALSE(outcomes[0].running) << "rank 0 hangs";
   EXPECT_THAT(outcomes[0].error, HasSubstr("rank 1"));
   EXPECT_EQ(outcomes[1].signal, SIGKILL);
 }
 
-// What a mesh's layers do: exchange activations in memory that peers reach, which comes and goes.
+// Exchanges activations as a mesh's layers do, in temporary memory that peers can reach.
 class RankOfExchanges {
  public:
   RankOfExchanges(const World& world, Store& store) : device_(test::device_of(world)) {
@@ -195,7 +195,7 @@ class RankOfExchanges {
   }
 
   struct Result {
-    float peers = -1, sum = -1;  // what the other rank gave, and that of both
+    float peers = -1, sum = -1;  // the other rank's value, and the sum of both
   };
   Result step(float value, const std::function<void()>& between = [] {}) {
     const auto host = make_host_memory();
@@ -209,7 +209,7 @@ class RankOfExchanges {
   nn::StepCapture& capture() { return *capture_; }
   collectives::Communicator& communicator() { return *pair_; }
   const std::vector<nn::PlannedMemory*>& memories() const { return all_->memories(); }
-  bool asks_hosts = false;  // in the middle of a step
+  bool asks_hosts = false;  // asks in the middle of a step
   std::string said;
 
  private:
@@ -224,7 +224,7 @@ class RankOfExchanges {
           ->block_stream(stream);
       copy(gathered_.view().data, all.narrowed(0, peer * kCount, kCount));
     }
-    const Tensor got = shared(kCount);  // where `all` was
+    const Tensor got = shared(kCount);  // reuses the memory of `all`
     pair_->begin_group();
     EXPECT_EQ(pair_->send(mine.const_view().data, kCount, DType::f32, peer, stream), nullptr);
     pair_->recv(got.view().data, kCount, DType::f32, peer, stream);
@@ -248,7 +248,7 @@ class RankOfExchanges {
     device_backend(DeviceType::cuda)
         .copy(to, from.const_view().data, from.bytes(), kernels_->stream());
   }
-  // Of all elements; -1: they differ.
+  // The value of all elements; -1 if they differ.
   float only(const Tensor& of) const {
     std::vector<float> values(static_cast<std::size_t>(of.count()));
     nn::copy_to_host(values.data(), of, kernels_->stream());
@@ -270,7 +270,7 @@ class RankOfExchanges {
   std::unique_ptr<nn::StepCapture> capture_;
 };
 
-TEST(GpuCapture, WhatRanksExchangeIsMadeBetweenTheGraphsOfAStep) {
+TEST(GpuCapture, ExchangesAreMadeBetweenTheGraphsOfAStep) {
   test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
     RankOfExchanges rank(world, store);
     for (int step = 0; step < kSteps; ++step) {
@@ -280,16 +280,16 @@ TEST(GpuCapture, WhatRanksExchangeIsMadeBetweenTheGraphsOfAStep) {
     }
     EXPECT_EQ(rank.capture().statistics().replayed, kSteps - 3) << rank.said;
     ASSERT_EQ(rank.memories().size(), 2U);
-    EXPECT_EQ(rank.memories().at(0)->arena_bytes(), 0) << "nothing is from there";
-    // What is sent, and after each other what is gathered, and what is received and summed.
+    EXPECT_EQ(rank.memories().at(0)->arena_bytes(), 0) << "no memory comes from the first arena";
+    // The memory for sending, and in turn the memory for gathering and for receiving and summing.
     EXPECT_GE(rank.memories().at(1)->arena_bytes(), 12 * kCount);
     EXPECT_LT(rank.memories().at(1)->arena_bytes(), 13 * kCount);
   });
 }
 
-// What hosts would tell each other is not of the graph: on all ranks alike such steps are not
-// captured.
-TEST(GpuCapture, HostsThatAskEachOtherInAStepAreNotCaptured) {
+// Values that hosts exchange cannot be part of a graph. All ranks then run such steps without
+// capture.
+TEST(GpuCapture, StepsInWhichHostsExchangeValuesAreNotCaptured) {
   test::expect_on_gpu(2, 100, [](const World& world, Store& store) {
     RankOfExchanges rank(world, store);
     rank.asks_hosts = true;

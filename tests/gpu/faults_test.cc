@@ -1,5 +1,5 @@
-// What goes wrong on a GPU is said: at a later call where a kernel found it, at once where the host
-// knows.
+// Errors on a GPU must be reported: by a later call if a kernel found the error, and at once if the
+// host knows it.
 #include <limits>
 
 #include "gpu.h"
@@ -56,14 +56,14 @@ class GpuFaults : public ::testing::Test {
   std::unique_ptr<Kernels> kernels_;
 };
 
-// As the device's backend counts its own: a step that asks shows it.
-TEST_F(GpuFaults, WhatAKernelWaitsForAndCopiesIsCounted) {
+// Counted as the device's backend counts its own calls, so that a step's statistics include them.
+TEST_F(GpuFaults, WaitsAndCopiesOfKernelsAreCounted) {
   const Tensor values = filled({7}, 1);
   synchronise();
   DeviceStatistics expected = backend_.statistics();
   EXPECT_FALSE(kernels_->optimizer().has_non_finite(values.const_view(), {}));
   ++expected.synchronizations;
-  ++expected.blocking_copies;  // of the answer
+  ++expected.blocking_copies;  // of the result
   const DeviceStatistics asked = backend_.statistics();
   EXPECT_EQ(asked.synchronizations, expected.synchronizations);
   EXPECT_EQ(asked.blocking_copies, expected.blocking_copies);
@@ -72,13 +72,14 @@ TEST_F(GpuFaults, WhatAKernelWaitsForAndCopiesIsCounted) {
                                View{host.data(), Shape{7}, DType::f32, Device::cpu()}, {});
   EXPECT_EQ(backend_.statistics().blocking_copies, expected.blocking_copies + 1);
   synchronise();
-  // What is made once: a record that kernels write, and a wait when they go.
+  // Allocated once: the record in which kernels report errors. Waited for once: when they are
+  // destroyed.
   const DeviceStatistics before = backend_.statistics();
   make_cuda_kernels().reset();
   EXPECT_EQ(backend_.statistics().allocations, before.allocations + 1);
   EXPECT_EQ(backend_.statistics().deallocations, before.deallocations + 1);
   EXPECT_EQ(backend_.statistics().synchronizations, before.synchronizations + 2)
-      << "of its stream, and before that goes";
+      << "it waits for its stream before the stream is destroyed";
 }
 
 TEST_F(GpuFaults, AnIdOutsideTheTableIsNamedByALaterCall) {
@@ -88,7 +89,7 @@ TEST_F(GpuFaults, AnIdOutsideTheTableIsNamedByALaterCall) {
   synchronise();
   EXPECT_THAT(error_of([&] { kernels_->elementwise().fill(out.view(), 0, {}); }),
               AllOf(HasSubstr("id"), HasSubstr("5"), HasSubstr("2")));
-  // Told once; what follows works.
+  // Reported once; later calls work.
   kernels_->embedding().embedding(right.const_view(), table.const_view(), out.view(), false, {});
   EXPECT_EQ(first(out), 1);
   kernels_->elementwise().fill(out.view(), 3, {});
@@ -116,18 +117,18 @@ TEST_F(GpuFaults, ATargetOutsideTheVocabularyIsNamedByALaterCall) {
               AllOf(HasSubstr("target"), HasSubstr("9")));
 }
 
-TEST_F(GpuFaults, OutOfMemoryIsOneLineThatSaysWhatWasAskedFor) {
+TEST_F(GpuFaults, OutOfMemoryIsOneLineThatNamesTheRequest) {
   CountingMemory counted(*pool_);
   const Tensor held = Tensor::empty({1 << 20}, DType::f32, counted, MemoryTag::parameters);
   const std::string line = error_of(
       [&] { Tensor::empty({std::int64_t{1} << 40}, DType::f32, counted, MemoryTag::activations); });
   EXPECT_THAT(line, AllOf(HasSubstr("activations"), HasSubstr("parameters"), HasSubstr("4.0 MiB")));
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  // And it passes.
+  // A smaller allocation then succeeds.
   EXPECT_NO_THROW(Tensor::empty({1 << 20}, DType::f32, counted, MemoryTag::activations));
 }
 
-TEST(GpuDevices, OneThatIsNotThereIsNamed) {
+TEST(GpuDevices, AMissingDeviceIsNamed) {
   SHOAL_NEEDS_GPU();
   try {
     make_cuda_kernels({.device = Device::cuda(99), .memory = nullptr, .cache_directory = {}});

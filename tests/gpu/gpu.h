@@ -1,4 +1,4 @@
-// What the tests of this library share.
+// Helpers that this folder's tests share.
 #pragma once
 
 #include "support/little_time.h"
@@ -8,14 +8,14 @@
 
 namespace shoal::testing {
 
-// What cuBLASLt and cuDNN take there is ours to say.
+// The emulation decides how much memory cuBLASLt and cuDNN take.
 inline bool is_emulated() {
   return device_backend(DeviceType::cuda).describe(Device::cuda(0)).starts_with("Emulated");
 }
 
 }  // namespace shoal::testing
 
-// At the top of a test that needs a GPU.
+// Skips a test that needs a GPU. Use it at the top of the test.
 #define SHOAL_NEEDS_GPU()                                              \
   if (::shoal::device_backend(::shoal::DeviceType::cuda).count() == 0) \
   GTEST_SKIP() << "there is no CUDA device here"

@@ -1,6 +1,6 @@
-// GPUDirect between hosts on emulated GPUs, over what support/efa_provider shows of EFA: its card
-// reaches device memory, and the host's addresses of that memory fault. What the card writes is not
-// seen before it is flushed, and streams run as late as they may.
+// GPUDirect between hosts on emulated GPUs, over the simulated EFA of support/efa_provider. Its
+// card reaches device memory, and host accesses to this memory fault. The card's writes become
+// visible only after a flush, and streams run as late as they may.
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +35,7 @@ void use_cards(const char* fabric = "efa-direct", const char* hmem = "p2p",
 }
 
 struct Rank {
-  // `hosts`: one letter a rank.
+  // `hosts`: each rank's host as one letter.
   Rank(World world, Store& store, const std::string& hosts, double deadline = 60)
       : device(shoal::test::device_of(world)), stream(device) {
     world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
@@ -48,7 +48,7 @@ struct Rank {
     return {communicator->memory_resource(), static_cast<std::size_t>(floats) * 4,
             MemoryTag::parameters, stream.view()};
   }
-  // In the order of the stream, with nothing waited for.
+  // Queues the copy on the stream and waits for nothing.
   void write(void* to, const std::vector<float>& values) const {
     cuda.copy(to, values.data(), values.size() * 4, stream.view());
   }
@@ -64,7 +64,7 @@ struct Rank {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
 };
 
-// What log::once() said under that key; empty: nothing.
+// The notice that log::once() logged under that key; empty: none.
 std::string said(const std::string& key) {
   for (const log::Notice& notice : log::notices())
     if (notice.key == key) return notice.text;
@@ -77,7 +77,7 @@ std::vector<float> numbers(int rank, std::int64_t count) {
   return values;
 }
 
-// Sums are staged here as before; the rest goes straight.
+// Sums are still staged. All other data is sent directly.
 void check_every_operation(const World& world, Store& store, const std::string& hosts) {
   const Rank rank(world, store, hosts);
   EXPECT_THAT(said("device-rdma"), HasSubstr("arrive in device memory (GPUDirect); sums pass"));
@@ -96,29 +96,29 @@ void check_every_operation(const World& world, Store& store, const std::string& 
   EXPECT_GT(rank.communicator->statistics().zero_copy, 4);
 }
 
-TEST(GpuDirect, EveryOperationOfTwoHosts) {
+TEST(GpuDirect, EveryOperationIsExactOnTwoHosts) {
   use_cards();
   expect_on_gpu(
       2, 60, [](const World& world, Store& store) { check_every_operation(world, store, "ab"); });
 }
 
-// efa asks for no descriptors of host memory, and gets those of device memory.
-TEST(GpuDirect, EveryOperationWhereHostMemoryNeedsNoRegistration) {
+// efa requires no descriptors for host memory, but gets them for device memory.
+TEST(GpuDirect, EveryOperationIsExactIfHostMemoryNeedsNoRegistration) {
   use_cards("efa");
   expect_on_gpu(
       2, 60, [](const World& world, Store& store) { check_every_operation(world, store, "ab"); });
 }
 
-// Ranks of one host take from each other what came for all of them, by CUDA IPC.
-TEST(GpuDirect, EveryOperationOfFourRanksOnTwoHosts) {
+// Data for all ranks of a host arrives once, and the ranks copy it from each other by CUDA IPC.
+TEST(GpuDirect, EveryOperationIsExactForFourRanksOnTwoHosts) {
   use_cards();
   expect_on_gpu(4, 100, [](const World& world, Store& store) {
     check_every_operation(world, store, "abab");
   });
 }
 
-// A message leaves when its stream has written it, and is there for what the stream does next.
-TEST(GpuDirect, IsInTheOrderOfTheStreams) {
+// A message leaves after its stream has written it, and is visible to the stream's later work.
+TEST(GpuDirect, FollowsTheOrderOfTheStreams) {
   use_cards("efa-direct", "p2p", "lo,lo");  // striped over two cards
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     const Rank rank(world, store, "ab");
@@ -143,7 +143,7 @@ TEST(GpuDirect, IsInTheOrderOfTheStreams) {
   });
 }
 
-// What a rank cannot, none does; all say why, and the results are the same.
+// If one rank cannot use GPUDirect, none does. All log why, and the results are the same.
 struct Without {
   const char* name;
   const char* variable;  // set on rank 1
@@ -151,7 +151,7 @@ struct Without {
   const char* why;
 };
 class GpuDirectIsNotUsed : public ::testing::TestWithParam<Without> {};
-TEST_P(GpuDirectIsNotUsed, WhereARankCannot) {
+TEST_P(GpuDirectIsNotUsed, IfOneRankCannot) {
   use_cards();
   const Without& without = GetParam();
   expect_on_gpu(2, 60, [&](const World& world, Store& store) {
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
                               "the driver of cuda:0 offers no GPUDirect RDMA"}),
     [](const auto& one) { return one.param.name; });
 
-TEST(GpuDirect, RefusesAWordItDoesNotKnow) {
+TEST(GpuDirect, RefusesAnUnknownSetting) {
   use_cards();
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     ::setenv("SHOAL_GPUDIRECT", "yes", 1);
@@ -188,7 +188,7 @@ TEST(GpuDirect, RefusesAWordItDoesNotKnow) {
   });
 }
 
-TEST(GpuDirect, OtherCallsAreNamed) {
+TEST(GpuDirect, MismatchedCallsAreNamed) {
   use_cards();
   const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
     const Rank rank(world, store, "ab");
@@ -205,7 +205,7 @@ TEST(GpuDirect, OtherCallsAreNamed) {
                 AllOf(HasSubstr("all_gather of 20000 f32"), HasSubstr("broadcast of 20000 f32")));
 }
 
-// Killed between the messages of an operation: half of them have come.
+// The rank is killed between an operation's messages, when half of them have arrived.
 TEST(GpuDirect, ARankThatIsKilledIsNamed) {
   use_cards();
   if (!shoal::test::why_no_gpu().empty()) GTEST_SKIP() << "no GPU";
@@ -224,7 +224,7 @@ TEST(GpuDirect, ARankThatIsKilledIsNamed) {
   for (const int rank : {0, 1}) {
     const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
     EXPECT_FALSE(outcome.running);
-    EXPECT_EQ(outcome.signal, 0) << "no fault";
+    EXPECT_EQ(outcome.signal, 0) << "the rank must not crash";
     EXPECT_THAT(outcome.error, HasSubstr("rank 2"));
   }
 }

@@ -1,7 +1,7 @@
-// A rank that has failed ends at once, and its neighbour, which has not heard of it yet, goes on
-// with copies into its memory: those harm nobody. Between ranks on emulated GPUs, whose copies can
-// be held up, by levels: ranks 0 and 1 on one host, 2 on another, so that rank 0 alone copies from
-// device to device, which is into rank 1's memory.
+// A failed rank ends at once, while its neighbour has not noticed yet and still copies into its
+// memory. These copies must not damage other memory. The ranks are on emulated GPUs, whose copies
+// can be delayed, and use levels: ranks 0 and 1 on one host, 2 on another. So only rank 0 copies
+// from device to device, into rank 1's memory.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -16,7 +16,8 @@
 
 #include "shoal/collectives/backend/device/device_communicator.h"
 
-// Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
+// The argument is a cudaMemcpyKind. Defined only where the GPU is emulated
+// (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
 extern "C" void shoal_emulated_gpu_before_close(void (*told)()) __attribute__((weak));
 
@@ -30,7 +31,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kCount = 40'000, kSlices = 4, kBytes = kCount * 4;
 constexpr int kInDevice = 3;  // cudaMemcpyDeviceToDevice
 
-// Of this process.
+// State of this process.
 std::atomic<bool> armed = false;
 Store* told = nullptr;
 
@@ -47,7 +48,7 @@ void meet(const World& world, Store& store, const std::string& where) {
 }
 
 struct Rank {
-  // Threads have a device each: what one gives back waits for no other one's streams.
+  // Each thread has its own device, so freeing memory does not wait for another rank's streams.
   Rank(World world, Store& store, bool threads)
       : device(Device::cuda(static_cast<std::int16_t>(threads ? world.rank : 0))), stream(device) {
     world.host = world.rank < 2 ? "a" : "b";
@@ -66,7 +67,7 @@ struct Rank {
   WorkPtr sum() {
     return communicator->all_reduce(send.data(), recv.data(), kCount, DType::f32, ReduceOp::max);
   }
-  // Frees the buffers and ends the Communicator; returns where recv was.
+  // Frees the buffers and destroys the Communicator. Returns the address that recv had.
   const std::byte* end() {
     const auto* const was = static_cast<const std::byte*>(recv.data());
     send.reset();
@@ -81,8 +82,8 @@ struct Rank {
   Buffer send, recv;
 };
 
-// What the driver gives to who asks next: as much as what memory_resource() had of it, so in its
-// place where that was given back.
+// Takes as much memory from the driver as memory_resource() had, and therefore the same address if
+// that was freed.
 class Next {
  public:
   explicit Next(const Rank& rank)
@@ -114,10 +115,10 @@ class Next {
   std::byte* base_ = nullptr;
 };
 
-// As threads of one process, or as processes.
+// Ranks are threads of one process, or processes.
 class LateNeighbours : public ::testing::TestWithParam<bool> {
  protected:
-  // What ranks threw; empty: nothing.
+  // Returns the errors that ranks threw; empty: none.
   static std::vector<std::string> run(void (*body)(const World&, Store&, bool)) {
     shoal_emulated_gpu_before_copies(hold_up);
     if (!GetParam()) {
@@ -159,39 +160,39 @@ void abort_while_a_copy_is_held_up(const World& world, Store& store, bool thread
     const void* const was = rank.recv.data();
     rank.recv.reset();
     rank.recv = Buffer(rank.communicator->memory_resource(), kBytes, MemoryTag::gradients);
-    EXPECT_NE(rank.recv.data(), was) << "rank 0 still writes there";
-    work.reset();  // which would keep what the Communicator has
+    EXPECT_NE(rank.recv.data(), was) << "rank 0 still writes to that memory";
+    work.reset();  // the work would keep the communicator's memory
     const std::byte* const ended = rank.end();
     const Next next(rank);
-    EXPECT_FALSE(next.holds(ended)) << "and there";
+    EXPECT_FALSE(next.holds(ended)) << "rank 0 still writes to the freed memory";
     store.set("go on", "yes");
     meet(world, store, "all over ");
-    EXPECT_TRUE(next.is_untouched()) << "by rank 0";
+    EXPECT_TRUE(next.is_untouched()) << "rank 0 wrote to memory that was reused";
   }
   if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "see above");
 }
 
-TEST_P(LateNeighbours, WriteIntoNothingThatOthersWereGiven) {
+TEST_P(LateNeighbours, DoNotWriteIntoReusedMemory) {
   SHOAL_NEEDS_EMULATED_GPUS();
   EXPECT_THAT(run(abort_while_a_copy_is_held_up), Each(""));
 }
 
-// Where nothing has failed the driver has all of it back.
+// Without a failure, the driver gets all memory back.
 void end_well(const World& world, Store& store, bool threads) {
   Rank rank(world, store, threads);
   const std::byte* const was = rank.end();
   meet(world, store, "all over ");
-  EXPECT_TRUE(Next(rank).holds(was)) << "rank " << world.rank << " has kept it";
+  EXPECT_TRUE(Next(rank).holds(was)) << "rank " << world.rank << " has kept the memory";
   if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "see above");
 }
 
-TEST_P(LateNeighbours, GiveAllMemoryBackInTheEnd) {
+TEST_P(LateNeighbours, FreeAllMemoryInTheEnd) {
   SHOAL_NEEDS_EMULATED_GPUS();
   EXPECT_THAT(run(end_well), Each(""));
 }
 
-// Another process's memory goes when nobody has it open any more: it waits for who is slow to close
-// it, a second at most here, in which its owner is not to end.
+// A process frees exported memory only when no other process has it open. It waits for a rank that
+// closes it late, here for at most a second, and must not end before.
 void close_late(const World& world, Store& store, bool threads) {
   static std::atomic<bool> ended;
   Rank rank(world, store, threads);
@@ -200,19 +201,19 @@ void close_late(const World& world, Store& store, bool threads) {
     shoal_emulated_gpu_before_close([] {
       try {
         ended = ended || !told->get("rank 0 has ended", Deadline::in_seconds(1)).empty();
-      } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it waits, as it should
+      } catch (const Error&) {  // NOLINT(bugprone-empty-catch): rank 0 waits, as it should
       }
     });
   rank.end();
   if (world.rank == 0) store.set("rank 0 has ended", "yes");
   meet(world, store, "all over ");
-  EXPECT_FALSE(ended) << "while rank 1 had its memory open";
+  EXPECT_FALSE(ended) << "rank 0 ended while rank 1 had its memory open";
   if (::testing::Test::HasFailure()) throw_error(ErrorCode::internal, "see above");
 }
 
-TEST_P(LateNeighbours, HaveClosedMemoryBeforeItsOwnerGivesItBack) {
+TEST_P(LateNeighbours, CloseMemoryBeforeItsOwnerFreesIt) {
   SHOAL_NEEDS_EMULATED_GPUS();
-  if (GetParam()) GTEST_SKIP() << "threads open nothing of each other";
+  if (GetParam()) GTEST_SKIP() << "threads need not open each other's memory";
   EXPECT_THAT(run(close_late), Each(""));
 }
 

@@ -1,5 +1,5 @@
-// A rank of several hosts' levels ends, aborts or is late in each of their phases, of which an
-// emulated GPU's copies tell: all others are told who it was, long before their deadline.
+// A rank ends, aborts or is late in each phase of an operation by levels; the emulated GPU's copies
+// identify the phases. All other ranks must learn which rank it was, long before their deadline.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -15,7 +15,8 @@
 #include "shoal/collectives/backend/device/device_communicator.h"
 #include "shoal/runtime/base/clock.h"
 
-// Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
+// The argument is a cudaMemcpyKind. Defined only where the GPU is emulated
+// (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
 
 namespace shoal::collectives {
@@ -23,27 +24,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Eight slices of a rank's share of an all_reduce, ranks 0 and 1 on one host, 2 and 3 on the other:
-// the rails are 0, 2 and 1, 3. So many that three under way (LevelPass::kSlots) are not the last
-// when a rank dies in the middle: else the others may have their whole sum, as the clock has it.
+// Eight slices of a rank's share of an all_reduce. Ranks 0 and 1 are on one host, 2 and 3 on the
+// other, so the rails are 0, 2 and 1, 3. With so many slices, the three in flight
+// (LevelPass::kSlots) are not the last ones when a rank dies midway. Otherwise the others might or
+// might not have their whole sum, depending on timing.
 constexpr std::int64_t kCount = 199'680, kSlices = 8, kSliceBytes = kCount * 4 / 2 / kSlices;
 constexpr double kDeadline = 60, kStall = 3;
 
 enum Copy : std::uint8_t { to_device = 1, to_host = 2, in_device = 3 };  // cudaMemcpyKind
 
-// What happens before the `number`th of such copies of one operation, from 1.
+// The moment before the `number`th copy of this kind in one operation, counted from 1.
 struct At {
   int rank = -1;
   Copy copy = to_host;
   std::int64_t number = 0;  // 0: before the operation is called
 };
 
-// The dying rank ends itself there; or, where another one stalls, is killed while it waits for
-// that.
+// The dying rank ends itself there. If another rank stalls, the dying rank is killed while it waits
+// for that rank.
 struct Phase {
   const char* name;
   At dies = {}, stalls = {};
-  bool gave_all = false;  // before it died: the others may have their sum
+  bool gave_all = false;  // it died after sending all data, so the others may have their sum
 };
 
 std::ostream& operator<<(std::ostream& out, const Phase& phase) { return out << phase.name; }
@@ -52,7 +54,7 @@ double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-// Of this process.
+// State of this process.
 struct Plan {
   At dies = {}, stalls = {};
   Store* store = nullptr;
@@ -69,7 +71,7 @@ void on_copy(int kind) {
   }
 }
 
-// Ranks 0 and 1 on one host, 2 and 3 on the other.
+// Ranks 0 and 1 are on one host, 2 and 3 on the other.
 std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream) {
   world.host = world.rank < 2 ? "a" : "b";
   return std::make_unique<device::DeviceCommunicator>(
@@ -81,7 +83,7 @@ std::unique_ptr<Communicator> by_levels(World world, Store& store, Stream stream
                                           .levels_from = 1});
 }
 
-// A rank with its buffers, once all have summed and are about to sum again.
+// A rank with its buffers. All ranks have completed one sum and are about to start another.
 struct Rank {
   Rank(const World& world, Store& store)
       : stream(shoal::test::device_of(world)),
@@ -92,7 +94,7 @@ struct Rank {
     plan = &own;
     shoal_emulated_gpu_before_copies(on_copy);
     sum()->wait();
-    // As the phases have it: a slice of this rank's share in, one out, and one to the neighbour.
+    // Each slice is copied in, out, and to the neighbour once.
     for (const Copy copy : {to_host, to_device, in_device})
       if (own.copies[copy] != kSlices)
         throw_error(ErrorCode::internal, "{} copies of kind {}", own.copies[copy].load(),
@@ -123,7 +125,7 @@ void run_rank(const Phase& phase, const World& world, Store& store) {
 
 class LevelDeath : public ::testing::TestWithParam<Phase> {};
 
-TEST_P(LevelDeath, IsNamedOnAllOthers) {
+TEST_P(LevelDeath, IsNamedOnAllOtherRanks) {
   SHOAL_NEEDS_A_NETWORK();
   if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
   const Phase& phase = GetParam();
@@ -131,7 +133,7 @@ TEST_P(LevelDeath, IsNamedOnAllOthers) {
       4, [&](const World& world, Store& store) { run_rank(phase, world, store); });
   if (phase.stalls.rank >= 0) {
     ASSERT_TRUE(ranks.wait_until_ready(60, 1));
-    shoal::test::sleep_seconds(0.5);  // the others come to where they wait
+    shoal::test::sleep_seconds(0.5);  // time for the other ranks to reach their waits
     ranks.send_signal(phase.dies.rank, SIGKILL);
   }
   const auto outcomes = ranks.wait(60);
@@ -139,10 +141,11 @@ TEST_P(LevelDeath, IsNamedOnAllOthers) {
     const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
     EXPECT_FALSE(outcome.running) << "rank " << rank << " did not end";
     if (rank == phase.dies.rank) {
-      EXPECT_EQ(outcome.signal, SIGKILL) << "it should have died there: " << outcome.error;
+      EXPECT_EQ(outcome.signal, SIGKILL)
+          << "the rank should have died in this phase: " << outcome.error;
       continue;
     }
-    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << ": no fault";
+    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << " must not crash";
     EXPECT_THAT(outcome.error, HasSubstr("rank " + std::to_string(phase.dies.rank)))
         << "on rank " << rank;
     EXPECT_LT(outcome.seconds, kDeadline / 2) << "rank " << rank << " waited for its deadline";
@@ -167,9 +170,9 @@ constexpr Phase kPhases[] = {
 INSTANTIATE_TEST_SUITE_P(Phases, LevelDeath, ::testing::ValuesIn(kPhases),
                          [](const auto& phase) { return std::string(phase.param.name); });
 
-// Rank 1's device takes its time over the last slice, and rank 0 waits for it at the last meeting:
-// what rank 1 says meanwhile, rank 0 hears at once.
-TEST(LevelAborts, AreHeardAtTheLastMeeting) {
+// Rank 1's device is slow with the last slice, and rank 0 waits for it at the last meeting. Rank 0
+// must learn of rank 1's abort at once.
+TEST(LevelAborts, AreNoticedAtTheLastMeeting) {
   SHOAL_NEEDS_A_NETWORK();
   if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
   const auto outcomes = shoal::test::on_gpu(4, 60, [](const World& world, Store& store) {
@@ -187,9 +190,9 @@ TEST(LevelAborts, AreHeardAtTheLastMeeting) {
                 }),
                 HasSubstr("rank 1 aborted: enough"));
     if (world.rank == 0) {
-      EXPECT_LT(seconds_now() - began, kStall - 0.5) << "and waited for it";
+      EXPECT_LT(seconds_now() - began, kStall - 0.5) << "rank 0 waited for rank 1's device";
     }
-    // Nobody is told by the end of another's process.
+    // No rank may learn of it from the end of another process.
     store.set("told" + std::to_string(world.rank), "yes");
     for (int peer = 0; peer < 4; ++peer)
       (void)store.get("told" + std::to_string(peer), Deadline::in_seconds(20));
@@ -199,11 +202,10 @@ TEST(LevelAborts, AreHeardAtTheLastMeeting) {
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_status, 0) << outcome.error;
 }
 
-// Who waits no longer than he says names the one that is late: the neighbour of another host, or of
-// this one.
+// A rank whose deadline passes names the late rank: its neighbour on another host or on this one.
 class LevelDeadline : public ::testing::TestWithParam<At> {};
 
-TEST_P(LevelDeadline, NamesWhoIsLate) {
+TEST_P(LevelDeadline, NamesTheLateRank) {
   SHOAL_NEEDS_A_NETWORK();
   if (!shoal_emulated_gpu_before_copies) GTEST_SKIP() << "needs an emulated GPU";
   const At late = GetParam();

@@ -1,6 +1,6 @@
-// One rank's pass through the levels, step by step: its rail says nothing before the test lets it,
-// and the emulated GPU's copies are held back, so what waits for what is seen. Whole operations
-// between ranks: multirank_test.cc.
+// One rank's pass through the levels, step by step. The test decides when the rail's operations
+// finish and delays the emulated GPU's copies, which shows the order of waits. multirank_test.cc
+// tests whole operations between ranks.
 #include "shoal/collectives/backend/device/level_pass.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@
 #include "shoal/collectives/backend/tree_reduction.h"
 #include "shoal/runtime/tensor/dtype.h"
 
-// Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
+// The argument is a cudaMemcpyKind. Defined only where the GPU is emulated
+// (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
 extern "C" void shoal_emulated_gpu_hold_copies(bool (*may)(int)) __attribute__((weak));
 
@@ -32,7 +33,7 @@ std::atomic<int> copies[4];
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// Says that what it was asked for is done when the test has let it.
+// A rail whose operations finish when the test allows it.
 class Rail final : public BackendCommunicator {
  public:
   struct Asked {
@@ -71,8 +72,8 @@ class Rail final : public BackendCommunicator {
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
 };
 
-// A rank of host a, whose neighbours' buffers are here too. `hosts`: one letter a rank, host a's
-// first.
+// One rank of host a. Its neighbours' buffers are in the same process. `hosts`: each rank's host as
+// one letter, beginning with host a.
 class Rig {
  public:
   Rig(Call call, const std::string& hosts, std::int64_t slice_bytes, int rank = 0)
@@ -126,11 +127,11 @@ class Rig {
                                           .slice_bytes = slice_bytes_},
                  call_, std::move(plan), std::move(buffers), std::move(sums));
   }
-  // As often as an event of the emulated GPU needs, and more.
+  // Makes progress more often than an event of the emulated GPU needs.
   void go_on() {
     for (int i = 0; i < 60 && !pass->done(); ++i) (void)pass->progress();
   }
-  // The rail has what was sent from both hosts, this one's twice.
+  // Completes the rail's operation as if both hosts had sent this host's data.
   template <typename T>
   void arrive(std::size_t slice) {
     Rail::Asked& one = rail.asked.at(slice);
@@ -170,7 +171,7 @@ Call sum_of(std::int64_t count, DType dtype, ReduceOp op = ReduceOp::sum) {
   return call;
 }
 
-// In a process of its own, as nobody who has touched CUDA can fork.
+// Runs `body` in its own process, because a process that has used CUDA cannot fork.
 void run_alone(void (*body)()) {
   if (!shoal_emulated_gpu_hold_copies) GTEST_SKIP() << "needs an emulated GPU";
   shoal::test::expect_on_gpu(1, 60, [&](const World&, Store&) {
@@ -181,10 +182,10 @@ void run_alone(void (*body)()) {
 
 constexpr std::int64_t kLength = 1024, kSlices = 5;
 
-// Of one rank for each host: all is its share. The last slice is short.
+// There is one rank on each host, so the share is everything. The last slice is short.
 constexpr std::int64_t kCount = kLength * (kSlices - 1) + 7;
 
-TEST(LevelPasses, SendWhatHasBeenFolded) {
+TEST(LevelPasses, SendASliceOnceItHasBeenSummed) {
   run_alone([] {
     Rig rig(sum_of(kCount, DType::f32), "ab", kLength * 4);
     std::vector<float> values(kCount);
@@ -193,11 +194,11 @@ TEST(LevelPasses, SendWhatHasBeenFolded) {
     held = to_host;
     rig.start();
     rig.go_on();
-    EXPECT_EQ(rig.rail.asked.size(), 0u) << "what has not been written yet";
-    EXPECT_EQ(rig.pass->awaited(), nullptr) << "it is the device";
+    EXPECT_EQ(rig.rail.asked.size(), 0u) << "a slice was sent before it was written";
+    EXPECT_EQ(rig.pass->awaited(), nullptr) << "the pass waits for the device";
     held = 0;
     rig.go_on();
-    ASSERT_EQ(rig.rail.asked.size(), 3u) << "as many as there are slots";
+    ASSERT_EQ(rig.rail.asked.size(), 3u) << "all slots are used";
     for (std::int64_t slice = 0; slice < 3; ++slice)
       EXPECT_EQ(std::memcmp(rig.rail.asked[at(slice)].call.send, &values[at(slice * kLength)],
                             kLength * 4),
@@ -205,8 +206,8 @@ TEST(LevelPasses, SendWhatHasBeenFolded) {
   });
 }
 
-// What comes first is not what was sent first.
-TEST(LevelPasses, LandWhatHasArrivedInTurn) {
+// Slices do not arrive in the order in which they were sent.
+TEST(LevelPasses, CopySlicesToTheDeviceInTurn) {
   run_alone([] {
     Rig rig(sum_of(kCount, DType::f32), "ab", kLength * 4);
     rig.write_send(0, std::vector<float>(kCount, 3.0f));
@@ -217,17 +218,17 @@ TEST(LevelPasses, LandWhatHasArrivedInTurn) {
     EXPECT_EQ(copies[to_device], 0);
     const auto* work = dynamic_cast<Rail::RailWork*>(rig.pass->awaited());
     ASSERT_NE(work, nullptr);
-    EXPECT_EQ(&work->asked(), &rig.rail.asked[0]) << "the oldest";
+    EXPECT_EQ(&work->asked(), &rig.rail.asked[0]) << "the pass waits for the oldest slice";
     EXPECT_EQ(rig.rail.asked.size(), 3u);
     rig.arrive<float>(0);
     rig.go_on();
     EXPECT_EQ(copies[to_device], 2);
-    EXPECT_EQ(rig.rail.asked.size(), 5u) << "two slots were free again";
+    EXPECT_EQ(rig.rail.asked.size(), 5u) << "two slots became free";
     EXPECT_FALSE(rig.pass->done());
     for (std::size_t slice = 2; slice < 5; ++slice) rig.arrive<float>(slice);
     held = to_device;
     rig.go_on();
-    EXPECT_FALSE(rig.pass->done()) << "the last ones are on their way";
+    EXPECT_FALSE(rig.pass->done()) << "the last slices are in flight";
     EXPECT_EQ(rig.pass->awaited(), nullptr);
     held = 0;
     rig.go_on();
@@ -237,15 +238,15 @@ TEST(LevelPasses, LandWhatHasArrivedInTurn) {
   });
 }
 
-// 16-bit floats are narrowed into what was sent, from where they are copied: a slot is free when
-// they have been, not when they arrived.
-TEST(LevelPasses, LeaveASlotAloneUntilItHasLanded) {
+// 16-bit floats are narrowed into the send slot and copied from there. The slot is free after that
+// copy and not when the data arrived.
+TEST(LevelPasses, KeepASlotUntilItsSliceIsOnTheDevice) {
   run_alone([] {
     Rig rig(sum_of(kCount, DType::bf16, ReduceOp::avg), "ab", kLength * 4);
     std::vector<bfloat16> values(kCount), want(kCount);
     for (std::int64_t i = 0; i < kCount; ++i) {
       values[at(i)] = bfloat16(static_cast<float>(i % 97));
-      want[at(i)] = bfloat16(static_cast<float>(i % 97));  // twice that, of two ranks
+      want[at(i)] = bfloat16(static_cast<float>(i % 97));  // mean of two equal values
     }
     rig.write_send(0, values);
     held = to_device;
@@ -253,7 +254,7 @@ TEST(LevelPasses, LeaveASlotAloneUntilItHasLanded) {
     rig.go_on();
     for (std::size_t slice = 0; slice < 3; ++slice) rig.arrive<float>(slice);
     rig.go_on();
-    EXPECT_EQ(copies[to_host], 3) << "a fourth would overwrite the first";
+    EXPECT_EQ(copies[to_host], 3) << "a fourth slice would overwrite the first";
     EXPECT_EQ(rig.rail.asked.size(), 3u);
     held = 0;
     rig.go_on();
@@ -262,19 +263,19 @@ TEST(LevelPasses, LeaveASlotAloneUntilItHasLanded) {
     EXPECT_TRUE(rig.pass->done());
     const auto have = rig.read_recv<bfloat16>(0);
     EXPECT_EQ(std::memcmp(have.data(), want.data(), have.size() * 2), 0);
-    EXPECT_EQ(rig.pass->staged_bytes(), kCount * 4) << "f32 between hosts";
+    EXPECT_EQ(rig.pass->staged_bytes(), kCount * 4) << "hosts exchange f32";
   });
 }
 
-// Neighbours take what is of this host from each other: the rail's is not landed, and the pass is
-// not over before it has been copied.
-TEST(LevelPasses, GatherWhatIsOfThisHostFromNeighbours) {
+// Neighbours copy this host's parts from each other. The rail's copy of them is not used, and the
+// pass is not done before these copies are.
+TEST(LevelPasses, GatherThisHostsPartsFromNeighbours) {
   run_alone([] {
     Call call;
     call.operation = Operation::all_gather;
     call.dtype = DType::i32;
     call.count = 1000;
-    Rig rig(call, "aabb", 400 * 4 * 2);  // of both hosts' parts 400 elements each: three slices
+    Rig rig(call, "aabb", 400 * 4 * 2);  // 400 elements of each host's parts: three slices
     for (int rank = 0; rank < 2; ++rank)
       rig.write_send(rank, std::vector<std::int32_t>(1000, 10 + rank));
     held = in_device;
@@ -283,12 +284,12 @@ TEST(LevelPasses, GatherWhatIsOfThisHostFromNeighbours) {
     ASSERT_EQ(rig.rail.asked.size(), 3u);
     for (Rail::Asked& one : rig.rail.asked) {
       auto* const parts = static_cast<std::int32_t*>(one.call.recv);
-      std::fill_n(parts, one.call.count, -1);  // not what lies there
+      std::fill_n(parts, one.call.count, -1);  // differs from the result
       std::fill_n(parts + one.call.count, one.call.count, 12);
       one.done = true;
     }
     rig.go_on();
-    EXPECT_FALSE(rig.pass->done()) << "copies from the neighbour are held back";
+    EXPECT_FALSE(rig.pass->done()) << "copies from the neighbour are delayed";
     held = 0;
     rig.go_on();
     EXPECT_TRUE(rig.pass->done());
@@ -300,8 +301,8 @@ TEST(LevelPasses, GatherWhatIsOfThisHostFromNeighbours) {
   });
 }
 
-// A rank that has no rail only copies.
-TEST(LevelPasses, AreOverWhenCopiesAre) {
+// A rank without a rail only copies.
+TEST(LevelPasses, EndWhenTheirCopiesDo) {
   run_alone([] {
     Call call;
     call.operation = Operation::broadcast;

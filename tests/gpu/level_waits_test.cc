@@ -1,6 +1,6 @@
-// What a rank does while its device, or its rail, has a slice of an operation by levels: it has
-// patience as long as something goes on, says so where nothing does, and brings messages on. The
-// emulated GPU's copies are held back.
+// A rank's waits while its device, or its rail, has a slice of an operation by levels. The rank
+// waits while there is progress, reports an error when there is none, and drives messages
+// meanwhile. The test delays the emulated GPU's copies.
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -17,7 +17,8 @@
 #include "shoal/collectives/backend/device/device_communicator.h"
 #include "shoal/runtime/base/clock.h"
 
-// Of cudaMemcpyKind; only where the GPU is emulated (support/emulated_gpu/copies.cc).
+// The argument is a cudaMemcpyKind. Defined only where the GPU is emulated
+// (support/emulated_gpu/copies.cc).
 extern "C" void shoal_emulated_gpu_before_copies(void (*told)(int)) __attribute__((weak));
 extern "C" void shoal_emulated_gpu_hold_copies(bool (*may)(int)) __attribute__((weak));
 
@@ -33,19 +34,19 @@ constexpr std::int64_t kCount = 4'096, kSlices = 4, kSliceBytes = kCount * 4 / 2
 constexpr double kDeadline = 60;
 constexpr int kToHost = 2;  // cudaMemcpyDeviceToHost
 
-// Of this process: copies to the host that have been carried out, and whether one more may be.
+// State of this process: completed copies to the host, and whether another one may run.
 std::atomic<int> folded = 0;
 std::function<bool()> may_fold;
 std::atomic<bool> asked = false;
 
-// Ranks 0 and 1 on one host, 2 and 3 on the other.
+// Ranks 0 and 1 are on one host, 2 and 3 on the other.
 struct Rank {
-  // `deadline`: of the device's communicator alone.
+  // `deadline` applies only to the device's communicator.
   Rank(World world, Store& store, double deadline = kDeadline)
       : stream(shoal::test::device_of(world)) {
     world.host = world.rank < 2 ? "a" : "b";
     auto host = make_communicator(world, store, shoal::test::with_deadline(kDeadline));
-    host->barrier()->wait();  // they may come late, and that has nothing to do with it
+    host->barrier()->wait();  // so that a late start does not count
     communicator = std::make_unique<device::DeviceCommunicator>(
         std::move(host), device::DeviceCommunicator::Options{.stream = stream.view(),
                                                              .host = world.host,
@@ -60,7 +61,7 @@ struct Rank {
     return communicator->all_reduce(buffer.data(), buffer.data(), kCount, DType::f32,
                                     ReduceOp::max);
   }
-  // From now on.
+  // Delays copies after this call.
   void hold(std::function<bool()> may) {
     folded = 0;
     may_fold = std::move(may);
@@ -77,7 +78,7 @@ struct Rank {
   Buffer buffer;
 };
 
-// Without a deadline of the caller's.
+// Tests the work, so that the caller sets no deadline.
 void test_until_done(Work& work) {
   while (!work.test()) shoal::test::sleep_seconds(0.001);
 }
@@ -94,8 +95,8 @@ class LevelWaits : public ::testing::Test {
   }
 };
 
-// All slices together take longer than the deadline.
-TEST_F(LevelWaits, AsLongAsTheDeviceGoesOn) {
+// Each slice is within the deadline, but all together take longer.
+TEST_F(LevelWaits, AsLongAsTheDeviceMakesProgress) {
   run([](const World& world, Store& store) {
     constexpr double kLater = 0.6;
     Rank rank(world, store, 1.5);
@@ -111,8 +112,8 @@ TEST_F(LevelWaits, AsLongAsTheDeviceGoesOn) {
   });
 }
 
-// The one whose device stands still says so, and the others that it has failed: where the caller
-// has no deadline, and where he does.
+// The rank whose device stalls reports it, and the others report that this rank failed. Tested with
+// and without a deadline of the caller.
 void stand_still(const World& world, Store& store, bool own_deadline) {
   Rank rank(world, store, own_deadline ? 1 : kDeadline);
   static std::atomic<bool> let;
@@ -122,7 +123,7 @@ void stand_still(const World& world, Store& store, bool own_deadline) {
     const auto began = Clock::now();
     std::thread later([] {
       shoal::test::sleep_seconds(1.5);
-      let = true;  // before the streams' end is waited for in vain
+      let = true;  // before the wait for the streams' end would time out
     });
     EXPECT_THAT(
         error_text([&] {
@@ -133,7 +134,7 @@ void stand_still(const World& world, Store& store, bool own_deadline) {
         }),
         AllOf(HasSubstr("the work of cuda:0 that all_reduce"), HasSubstr(" waits for did")));
     EXPECT_LT(seconds_since(began), 10);
-    EXPECT_EQ(folded, kSlices) << "copies into memory that is gone";
+    EXPECT_EQ(folded, kSlices) << "copies ran after their memory was freed";
     later.join();
   } else {
     EXPECT_THAT(error_text([&] {
@@ -143,15 +144,15 @@ void stand_still(const World& world, Store& store, bool own_deadline) {
                 HasSubstr("rank 1 aborted: the work of cuda:0"));
   }
 }
-TEST_F(LevelWaits, ForADeviceThatStandsStillUntilTheDeadline) {
+TEST_F(LevelWaits, ForAStalledDeviceUntilTheDeadline) {
   run([](const World& world, Store& store) { stand_still(world, store, true); });
 }
-TEST_F(LevelWaits, ForADeviceThatStandsStillUntilTheCallersDeadline) {
+TEST_F(LevelWaits, ForAStalledDeviceUntilTheCallersDeadline) {
   run([](const World& world, Store& store) { stand_still(world, store, false); });
 }
 
-// Rank 3's rail waits for rank 1, whose device stands still until rank 3 has a message.
-TEST_F(LevelWaits, AndBringsMessagesOn) {
+// Rank 3's rail waits for rank 1, whose device stalls until rank 3 has received a message.
+TEST_F(LevelWaits, DriveMessagesMeanwhile) {
   run([](const World& world, Store& store) {
     Rank rank(world, store);
     Buffer word(rank.communicator->memory_resource(), 4, MemoryTag::gradients);
@@ -175,16 +176,15 @@ TEST_F(LevelWaits, AndBringsMessagesOn) {
   });
 }
 
-// One whose device has no room for the slices that are folded decides for all: everything is
-// staged.
-TEST(LevelRoom, OfOneRankDecidesForAll) {
+// If one rank's device has no memory for the summed slices, all ranks stage everything.
+TEST(LevelRoom, OnOneRankDecidesForAllRanks) {
   SHOAL_NEEDS_A_NETWORK();
   if (!shoal_emulated_gpu_hold_copies) GTEST_SKIP() << "needs an emulated GPU";
   ::setenv("SHOAL_EMULATED_GPU_MEMORY", "67108864", 1);
   shoal::test::expect_on_gpu(4, 60, [](const World& world, Store& store) {
     Rank rank(world, store);
     const auto staged = [&] { return rank.communicator->statistics().bounced_bytes; };
-    EXPECT_EQ(staged(), kCount * 4 / 2) << "a rank's share";
+    EXPECT_EQ(staged(), kCount * 4 / 2) << "only the rank's share is staged";
     std::vector<Buffer> all;
     std::size_t bytes = device::ShareableMemory::kSegmentBytes;
     while (world.rank == 2 && bytes >= 256) try {

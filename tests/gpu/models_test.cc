@@ -1,5 +1,6 @@
-// Training steps of encoders and Llamas on device memory, with each head and all inputs there: the
-// CPU's losses, nothing asked of the driver in a step, and captured steps that change nothing.
+// Training steps of encoders and Llamas on device memory, with each head and all inputs there. The
+// losses must be the CPU's, a steady step makes no driver call that waits or allocates, and capture
+// must not change a bit.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -42,7 +43,7 @@ class Batches {
       made.data<std::int32_t>()[i] = static_cast<std::int32_t>(value(i));
     return made;
   }
-  // Rows are 13, 10 and 5 long.
+  // The rows have lengths 13, 10 and 5.
   ChainInput padded(std::int64_t padding) {
     ChainInput input;
     const auto shown = [](std::int64_t i) { return i % kLength < kLength - i / kLength * 4 + 1; };
@@ -119,7 +120,7 @@ Work work_of(const std::string& name, Batches& batches) {
     ChainInput input = batches.padded(0);
     input.targets = batches.i32({kRows, 2}, [](std::int64_t i) { return i == 3 ? -1 : i; });
     EncoderConfig config = encoder("albert");
-    config.hidden_dropout_prob = 0;  // as its own; then a residual and its branch share a gradient
+    config.hidden_dropout_prob = 0;  // albert's own; a residual and its branch share a gradient
     return encoder_with(config, EncoderTask::question_answering, input);
   }
   if (name == "llama_next_token") {
@@ -152,7 +153,7 @@ struct Trained {
   std::int64_t replayed = 0;
 };
 
-// `beside`: gradients of weights beside backward.
+// `beside`: computes gradients of weights beside backward.
 Trained train(const std::string& name, Device device, DType dtype, bool captures,
               bool beside = false) {
   const auto upstream = make_device_memory(device);
@@ -195,7 +196,7 @@ Trained train(const std::string& name, Device device, DType dtype, bool captures
     optimizer.set_step(*state, options);
     const auto run = [&] {
       for (Parameter* parameter : parameters) parameter->clear_gradient();
-      // Two microbatches: gradients are accumulated.
+      // Two microbatches, so gradients are accumulated.
       for (int i = 0; i < 2; ++i) {
         Tape tape;
         context.tape = &tape;
@@ -227,7 +228,8 @@ Trained train(const std::string& name, Device device, DType dtype, bool captures
 
 class GpuModels : public ::testing::TestWithParam<const char*> {};
 
-// With dropout: where its bits are not the CPU's, losses part at the first step.
+// Runs with dropout. If its bits differed from the CPU's, the losses would differ from the first
+// step.
 TEST_P(GpuModels, HaveTheLossesOfTheCpu) {
   SHOAL_NEEDS_GPU();
   const Trained cpu = train(GetParam(), Device::cpu(), DType::f32, false),

@@ -1,5 +1,5 @@
-// Ranks that are processes sharing one GPU (or several), and threads of one: every operation of
-// Communicators of device memory against exactly predictable results.
+// Ranks that are processes sharing one GPU (or several), and ranks that are threads of one process.
+// Every operation of communicators of device memory is compared with exactly predictable results.
 #include <csignal>
 #include <cstring>
 #include <vector>
@@ -23,9 +23,9 @@ namespace {
 using shoal::test::expect_on_gpu;
 using ::testing::IsEmpty;
 
-// A rank's Communicator on device 0, and the stream of calls that pass none.
+// A rank's communicator on device 0, and the stream for calls without one.
 struct Rank {
-  // `hosts`: one letter a rank; none: they share one.
+  // `hosts`: each rank's host as one letter; empty: all ranks share one host.
   Rank(World world, Store& store, const std::string& hosts = {})
       : stream(shoal::test::device_of(world)) {
     if (!hosts.empty()) world.host = hosts.substr(static_cast<std::size_t>(world.rank), 1);
@@ -46,19 +46,19 @@ void check_every_operation(const World& world, Store& store,
   EXPECT_GT(statistics.bounced, 0);
 }
 
-TEST(GpuRanks, EveryOperationOfTwoProcesses) {
+TEST(GpuRanks, EveryOperationIsExactForTwoProcesses) {
   expect_on_gpu(2, 120, [](const World& world, Store& store) {
     check_every_operation(world, store, {0, 1031});
   });
 }
 
-TEST(GpuRanks, EveryOperationOfFourProcesses) {
+TEST(GpuRanks, EveryOperationIsExactForFourProcesses) {
   expect_on_gpu(4, 120, [](const World& world, Store& store) {
     check_every_operation(world, store, {1031});
   });
 }
 
-TEST(GpuRanks, EveryOperationOfThreeThreads) {
+TEST(GpuRanks, EveryOperationIsExactForThreeThreads) {
   expect_on_gpu(1, 120, [](const World&, Store&) {
     shoal::test::run_thread_ranks(3, [](const World& world, Store& store) {
       check_every_operation(world, store, {1, 7});
@@ -80,8 +80,8 @@ TEST(GpuRanks, ProcessesReachEachOthersMemory) {
   });
 }
 
-// Several MiB, an odd number of elements, unaligned; in slices where staged.
-TEST(GpuRanks, LargeBuffersOfThreeProcesses) {
+// Several MiB, an odd number of elements, unaligned; in slices if staged.
+TEST(GpuRanks, LargeBuffersAreExactForThreeProcesses) {
   expect_on_gpu(3, 120, [](const World& world, Store& store) {
     const Rank rank(world, store);
     int variant = 0;
@@ -99,7 +99,8 @@ TEST(GpuRanks, LargeBuffersOfThreeProcesses) {
   });
 }
 
-// Ranks of one host fold and fill each other's memory, between hosts each rank's share is staged.
+// Ranks of one host sum from and write into each other's memory. Between hosts each rank's share is
+// staged.
 void check_levels(const World& world, Store& store, const std::string& hosts, std::int64_t count) {
   const Rank rank(world, store, hosts);
   int variant = 0;
@@ -122,25 +123,25 @@ void check_levels(const World& world, Store& store, const std::string& hosts, st
       EXPECT_NEAR(
           static_cast<double>(rank.communicator->statistics().bounced_bytes - before.bounced_bytes),
           static_cast<double>(count) * 4 / 2, 128)
-          << "half of it";
+          << "only half of the buffer is staged";
     }
 }
 
-TEST(GpuRanks, LevelsOfTwoHostsOfTwo) {
+TEST(GpuRanks, LevelsOfTwoHostsWithTwoRanksAreExact) {
   SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(4, 120, [](const World& world, Store& store) {
     check_levels(world, store, "aabb", 300'003);
   });
 }
 
-TEST(GpuRanks, LevelsOfUnevenHosts) {
+TEST(GpuRanks, LevelsOfUnevenHostsAreExact) {
   SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(
       3, 120, [](const World& world, Store& store) { check_levels(world, store, "aab", 300'003); });
 }
 
-// Through pinned memory in many slices, of which two are under way.
-TEST(GpuRanks, SlicesOfTwoHosts) {
+// Through pinned memory in many slices, with two in flight.
+TEST(GpuRanks, StagedSlicesOfTwoHostsAreExact) {
   SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(2, 60, [](World world, Store& store) {
     const OwnedStream stream(shoal::test::device_of(world));
@@ -156,7 +157,7 @@ TEST(GpuRanks, SlicesOfTwoHosts) {
                                                                             .slice_bytes = 4096});
       EXPECT_THAT(test::check_everything(communicator, {5003}), IsEmpty());
       EXPECT_EQ(communicator.statistics().zero_copy, 0);
-      // Two slices, each sent and received: what pools have of each size stays small.
+      // Two slices, each with a send and a receive buffer, so the pools stay small.
       EXPECT_GE(pinned.usage(MemoryTag::communication).current, 4 * 4096);
       EXPECT_EQ(pinned.total().current, pinned.usage(MemoryTag::communication).current);
     }
@@ -164,10 +165,10 @@ TEST(GpuRanks, SlicesOfTwoHosts) {
   });
 }
 
-// Each of the ranks in turn is killed while sums are under way: its neighbour, its rail and the
-// other host's other rank are told.
+// Each rank in turn is killed during sums. Its neighbour, the other rank of its rail and the other
+// host's second rank must report it.
 class GpuRankKilled : public ::testing::TestWithParam<int> {};
-TEST_P(GpuRankKilled, BetweenTheLevelsIsNamedOnAll) {
+TEST_P(GpuRankKilled, DuringLevelsIsNamedOnAllRanks) {
   SHOAL_NEEDS_A_NETWORK();
   if (!shoal::test::why_no_gpu().empty()) GTEST_SKIP() << "no GPU";
   const int killed = GetParam();
@@ -188,7 +189,7 @@ TEST_P(GpuRankKilled, BetweenTheLevelsIsNamedOnAll) {
     const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
     EXPECT_FALSE(outcome.running) << "rank " << rank << " did not end";
     if (rank == killed) continue;
-    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << ": no fault";
+    EXPECT_EQ(outcome.signal, 0) << "rank " << rank << " must not crash";
     EXPECT_THAT(outcome.error, ::testing::HasSubstr("rank " + std::to_string(killed)));
   }
 }
@@ -200,11 +201,11 @@ float number(int rank, std::int64_t index) {
   return (static_cast<float>(mixed % 65521) - 32760.0f) / 97.0f;  // no sum of three is exact
 }
 
-// The device folds a host's ranks from the left, which the canonical tree does not with four.
-TEST(GpuRanks, FixedOrderByLevelsIsTheTrees) {
+// The device adds a host's ranks from the left. For four ranks the canonical tree differs.
+TEST(GpuRanks, FixedOrderByLevelsIsTheCanonicalTree) {
   SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(5, 60, [](World world, Store& store) {
-    constexpr std::int64_t kCount = 70'001;  // enough to go by levels
+    constexpr std::int64_t kCount = 70'001;  // large enough to go by levels
     const OwnedStream stream(shoal::test::device_of(world));
     world.host = world.rank < 4 ? "a" : "b";
     CommunicatorOptions options = shoal::test::with_deadline(60);
@@ -227,8 +228,8 @@ TEST(GpuRanks, FixedOrderByLevelsIsTheTrees) {
   });
 }
 
-// A sum in rank order, the same on every rank and every time.
-TEST(GpuRanks, SumsAreTheFoldInRankOrderToTheBit) {
+// A sum in rank order must be the same on every rank, every time.
+TEST(GpuRanks, SumsHaveTheBitsOfAFoldInRankOrder) {
   expect_on_gpu(3, 60, [](const World& world, Store& store) {
     constexpr std::int64_t kCount = 1'000'003;
     constexpr std::size_t kBytes = kCount * 4;
@@ -244,7 +245,7 @@ TEST(GpuRanks, SumsAreTheFoldInRankOrderToTheBit) {
     const Buffer buffer(rank.communicator->memory_resource(), kBytes, MemoryTag::gradients, stream);
     for (int turn = 0; turn < 3; ++turn) {
       cuda.copy(buffer.data(), own.data(), kBytes, stream);
-      // Ordered after the copy by the stream alone.
+      // Only the stream orders the sum after the copy.
       const WorkPtr work = rank.communicator->all_reduce(buffer.data(), buffer.data(), kCount,
                                                          DType::f32, ReduceOp::sum);
       work->block_stream(stream);
@@ -256,7 +257,7 @@ TEST(GpuRanks, SumsAreTheFoldInRankOrderToTheBit) {
   });
 }
 
-TEST(GpuRanks, ASplitGroupAndHostValues) {
+TEST(GpuRanks, SplitGroupsAndHostValuesWork) {
   expect_on_gpu(4, 60, [](const World& world, Store& store) {
     const Rank rank(world, store);
     const auto part = rank.communicator->split(world.rank % 2, world.rank);
@@ -267,7 +268,7 @@ TEST(GpuRanks, ASplitGroupAndHostValues) {
   });
 }
 
-TEST(GpuRanks, ARankThatIsLostIsNamed) {
+TEST(GpuRanks, ALostRankIsNamed) {
   const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
     const Rank rank(world, store);
     if (world.rank == 1) _exit(3);

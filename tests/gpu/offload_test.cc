@@ -1,5 +1,5 @@
-// Activations of a device wait in pinned host memory: no number changes, nothing is waited for, and
-// the memory is what the formula of docs/internals/layouts.md says.
+// Activations of a device that are offloaded to pinned host memory: no number changes, no thread
+// waits, and the memory is what the formula of docs/internals/layouts.md predicts.
 #include "shoal/parallel/activation/offload.h"
 
 #include <cstring>
@@ -40,7 +40,7 @@ nn::Gpt2Config config() {
   return config;
 }
 
-// Memory as `shoal train` has it, kernels and a model on a GPU.
+// Memory as in `shoal train`, kernels, and a model on a GPU.
 struct Gpu {
   explicit Gpu(DType dtype_in)
       : dtype(dtype_in),
@@ -68,7 +68,7 @@ struct Gpu {
     }
     return all;
   }
-  // While no parameter has a value.
+  // Call it while no parameter has a value.
   std::vector<UnitCost> measure() {
     const auto store = make_hash_store();
     const auto alone = collectives::make_communicator({}, *store);
@@ -95,7 +95,7 @@ struct Options {
   DType dtype = DType::f32;
   bool offloads = false, capture = false;
   int steps = 6;
-  std::int64_t min_bytes = 1;  // what is smaller stays
+  std::int64_t min_bytes = 1;  // smaller tensors are not offloaded
 };
 
 struct Trained {
@@ -103,7 +103,7 @@ struct Trained {
   std::vector<std::vector<float>> masters;
   std::int64_t peak = 0;  // of activations
   double formula = 0;
-  std::int64_t pinned = 0, pinned_of_others = 0;  // of the host, for activations and else
+  std::int64_t pinned = 0, pinned_of_others = 0;  // host bytes for activations, and for the rest
   double pinned_formula = 0;
   DeviceStatistics before, after;  // of the driver, around the last two steps
   OffloadStatistics offload;
@@ -183,8 +183,8 @@ Trained train(const Options& o) {
   return out;
 }
 
-// As docs/internals/layouts.md has it: units that are measured alone fuse less, and in pipelines
-// two messages of `message` bytes may live longer.
+// As in docs/internals/layouts.md: units measured alone fuse less, and in pipelines two messages of
+// `message` bytes may live longer.
 void expect_formula(std::int64_t counted, double formula, std::int64_t message = 0) {
   EXPECT_NEAR(static_cast<double>(counted), formula,
               0.05 * formula + 2 * static_cast<double>(message));
@@ -192,7 +192,7 @@ void expect_formula(std::int64_t counted, double formula, std::int64_t message =
 
 class GpuOffload : public ::testing::TestWithParam<DType> {};
 
-TEST_P(GpuOffload, ChangesNoBitAndHoldsWhatTheFormulaSays) {
+TEST_P(GpuOffload, ChangesNoBitAndUsesThePredictedMemory) {
   SHOAL_NEEDS_GPU();
   const Trained kept = train({.dtype = GetParam()});
   for (const bool capture : {false, true}) {
@@ -204,18 +204,18 @@ TEST_P(GpuOffload, ChangesNoBitAndHoldsWhatTheFormulaSays) {
     const auto input = kRows * kLength * kChannels * static_cast<std::int64_t>(size_of(GetParam()));
     expect_formula(kept.peak, kept.formula);
     expect_formula(left.peak, left.formula);
-    // Of six inputs the one that is worked on stays, and the two that are on their way.
+    // Of six inputs, the current one and the two in transfer remain on the device.
     EXPECT_EQ(kept.peak - left.peak, (kLayers - 3) * input);
     EXPECT_EQ(kept.formula - left.formula, static_cast<double>((kLayers - 3) * input));
     EXPECT_GT(left.offload.tensors, kLayers);
     EXPECT_GT(left.offload.early, 0);
-    EXPECT_EQ(left.after, left.before) << "a steady step asks nothing of the driver";
+    EXPECT_EQ(left.after, left.before) << "a steady step must not wait or allocate";
   }
 }
 
-// On the host all that leaves has a place, and places are kept: the inputs of blocks, and of the
-// head its norm's and its own.
-TEST_P(GpuOffload, PinsWhatTheFormulaSays) {
+// On the host each offloaded tensor has a fixed slot: the inputs of the blocks, and for the head
+// its norm's input and its own.
+TEST_P(GpuOffload, PinsThePredictedMemory) {
   SHOAL_NEEDS_GPU();
   const auto input = kRows * kLength * kChannels * static_cast<std::int64_t>(size_of(GetParam()));
   for (const bool capture : {false, true}) {
@@ -241,7 +241,7 @@ struct Piped {
   DeviceStatistics before, after;  // around the second step
 };
 
-// One rank's stages, and several microbatches on their way.
+// Runs one rank's stages with several microbatches in flight.
 Piped pipe(const ScheduleOptions& options, bool offloads) {
   Gpu gpu(DType::f32);
   Piped out;
@@ -296,7 +296,7 @@ Piped pipe(const ScheduleOptions& options, bool offloads) {
   return out;
 }
 
-TEST(GpuOffloadStages, WithSeveralMicrobatchesOnTheirWay) {
+TEST(GpuOffloadStages, SupportSeveralMicrobatchesInFlight) {
   SHOAL_NEEDS_GPU();
   for (const auto& [kind, chunks] :
        {std::pair{ScheduleKind::simple, 1}, std::pair{ScheduleKind::virtual_interleaved, 2}}) {
@@ -310,7 +310,7 @@ TEST(GpuOffloadStages, WithSeveralMicrobatchesOnTheirWay) {
     expect_formula(left.peak, left.formula, kMessage);
     EXPECT_LT(left.peak, kept.peak);
     EXPECT_EQ(static_cast<double>(left.pinned), left.pinned_formula);
-    EXPECT_EQ(left.after, left.before) << "a steady step asks nothing of the driver";
+    EXPECT_EQ(left.after, left.before) << "a steady step must not wait or allocate";
   }
 }
 

@@ -1,5 +1,5 @@
-// Ranks that are processes on device 0, or in turn on the first SHOAL_TEST_GPUS devices. Only they
-// touch CUDA: a process that has cannot fork.
+// Runs ranks as processes on device 0, or in turn on the first SHOAL_TEST_GPUS devices. Only the
+// ranks use CUDA, because a process that has used it cannot fork.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/device/device.h"
 
-// At the top of a test whose ranks stand for several hosts.
+// Skips a test whose ranks are on several hosts. Use it at the top of the test.
 #define SHOAL_NEEDS_A_NETWORK()                                 \
   if (::shoal::collectives::fabric::fabric_providers().empty()) \
   GTEST_SKIP() << "built without libfabric"
@@ -25,7 +25,7 @@ inline Device device_of(const World& world) {
   return Device::cuda(devices ? world.rank % std::stoi(devices) : 0);
 }
 
-// Why device 0 cannot be used; empty where it can.
+// Returns why device 0 cannot be used, or an empty string if it can.
 inline std::string why_no_gpu() {
   ProcessRanks probe(1, [](const World&, Store&) {
     device_backend(DeviceType::cuda).check_available(Device::cuda(0));
@@ -34,14 +34,14 @@ inline std::string why_no_gpu() {
   return outcome.exit_status == 0 ? "" : "no GPU: " + outcome.error;
 }
 
-// How each rank ended; empty where there is no GPU.
+// Returns how each rank ended, or nothing without a GPU.
 inline std::vector<RankOutcome> on_gpu(int ranks, double seconds, const RankBody& body) {
   if (!why_no_gpu().empty()) return {};
   ProcessRanks processes(ranks, body);
   return processes.wait(seconds);
 }
 
-// Every rank ends well, or there is no GPU and the test skips.
+// Expects every rank to succeed. Skips the test without a GPU.
 inline void expect_on_gpu(int ranks, double seconds, const RankBody& body) {
   if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   ProcessRanks processes(ranks, body);

@@ -1,6 +1,6 @@
-// `shoal train` of several ranks on emulated GPUs: the binary's own code over the emulated runtime
-// and kernels, ranks that are processes. Losses and weights are compared with one rank's on the
-// CPU.
+// `shoal train` with several ranks on emulated GPUs: the binary's own code over the emulated
+// runtime and kernels, with ranks as processes. Losses and weights are compared with those of one
+// rank on the CPU.
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -34,7 +34,7 @@ class GpuRanks : public Shoal {
     Shoal::TearDownTestSuite();
   }
 
-  // Four samples a step, whatever the ranks; `more` wins.
+  // Four samples a step for any number of ranks. `more` overrides the other options.
   static std::vector<std::string> words(int replicas, const std::string& output,
                                         const std::vector<std::string>& more = {}) {
     return overlaid({"train",
@@ -51,7 +51,7 @@ class GpuRanks : public Shoal {
                      "--learning_rate",
                      "3e-3",
                      "--adam_epsilon",
-                     "1e-4",  // no update of rounding where a gradient is zero (key biases)
+                     "1e-4",  // avoids updates from rounding where a gradient is zero (key biases)
                      "--max_steps",
                      std::to_string(kSteps),
                      "--logging_steps",
@@ -66,8 +66,8 @@ class GpuRanks : public Shoal {
   }
 
   struct Machine {
-    int gpus = 2;                             // of each rank's host
-    std::vector<std::string> of_rank_1 = {};  // its environment besides
+    int gpus = 2;                             // on each rank's host
+    std::vector<std::string> of_rank_1 = {};  // additions to rank 1's environment
     ProgramOptions options = {};
   };
   static std::vector<ProgramResult> run(int ranks, std::vector<std::string> words,
@@ -87,7 +87,7 @@ class GpuRanks : public Shoal {
     words.insert(words.begin(), SHOAL_PROGRAM);
     return test::run_programs(words, environments, machine.options);
   }
-  // Rank 0's output; all must end well.
+  // Returns rank 0's output. All ranks must succeed.
   std::string train_on(int ranks, const std::vector<std::string>& words,
                        const Machine& machine) const {
     const auto results = run(ranks, words, machine);
@@ -116,7 +116,7 @@ class GpuRanks : public Shoal {
     EXPECT_LT(want.back(), want.front());
     expect_weights_as_on_one_cpu(output);
   }
-  // Of all weights together, relative.
+  // Compares all weights together, by relative error.
   static void expect_weights_as_on_one_cpu(const std::string& output) {
     const auto have = SafetensorsFile::open(output + "/model.safetensors");
     const auto want = SafetensorsFile::open(*reference_ / "out/model.safetensors");
@@ -139,7 +139,7 @@ class GpuRanks : public Shoal {
   static inline testing::TemporaryDirectory* reference_ = nullptr;
 };
 
-TEST_F(GpuRanks, TwoOnAGpuEachAreOneRank) {
+TEST_F(GpuRanks, TwoWithAGpuEachTrainLikeOneRank) {
   const std::string said = train_on(2, words(2, out()));
   EXPECT_THAT(said,
               AllOf(HasSubstr("layout: 2 data-parallel ranks (native over CUDA IPC)"),
@@ -149,8 +149,8 @@ TEST_F(GpuRanks, TwoOnAGpuEachAreOneRank) {
   expect_as_on_one_cpu(out());
 }
 
-// As some launchers have it: each rank sees one GPU, its own, as the first.
-TEST_F(GpuRanks, EachSeesItsOwnGpuAsTheFirst) {
+// Some launchers show each rank only its own GPU, as the first one.
+TEST_F(GpuRanks, EachMaySeeOnlyItsOwnGpu) {
   Machine machine;
   machine.of_rank_1 = {"CUDA_VISIBLE_DEVICES=1"};
   const std::string said = train_on(2, words(2, out(), {"--max_steps", "1"}), machine);
@@ -159,7 +159,7 @@ TEST_F(GpuRanks, EachSeesItsOwnGpuAsTheFirst) {
                     HasSubstr("rank 0 cuda:0, rank 1 cuda:0"), Not(HasSubstr("ranks share"))));
 }
 
-TEST_F(GpuRanks, FourOnTwoGpusAreOneRank) {
+TEST_F(GpuRanks, FourOnTwoGpusTrainLikeOneRank) {
   const std::string said = train_on(4, words(4, out()));
   EXPECT_THAT(said, AllOf(HasSubstr("devices: 4 ranks on 2 GPUs of 1 host"),
                           HasSubstr("4 ranks share 2 GPUs"),
@@ -167,7 +167,7 @@ TEST_F(GpuRanks, FourOnTwoGpusAreOneRank) {
   expect_as_on_one_cpu(out());
 }
 
-TEST_F(GpuRanks, AccumulateAndEvaluateAsOneRank) {
+TEST_F(GpuRanks, AccumulateAndEvaluateLikeOneRank) {
   const std::string said = train_on(
       2, words(4, out(),
                {"--gradient_accumulation_steps", "2", "--validation_file",
@@ -176,26 +176,26 @@ TEST_F(GpuRanks, AccumulateAndEvaluateAsOneRank) {
   expect_as_on_one_cpu(out());
 }
 
-TEST_F(GpuRanks, APipelineOfTwoStages) {
+TEST_F(GpuRanks, TwoPipelineStagesTrainLikeOneRank) {
   train_on(2, words(1, out(), {"--mp_parameters", R"({"pipeline_parallel_degree": 2,
       "microbatches": 2, "skip_tracing": true})"}));
   expect_as_on_one_cpu(out());
 }
 
-TEST_F(GpuRanks, ShardedGradients) {
+TEST_F(GpuRanks, ShardedGradientsTrainLikeOneRank) {
   train_on(2, words(2, out(),
                     {"--mp_parameters", R"({"ddp": true, "sharding_strategy": "SHARD_GRAD_OP"})"}));
   expect_as_on_one_cpu(out());
 }
 
-TEST_F(GpuRanks, TwoPartsOfEachLayer) {
+TEST_F(GpuRanks, TwoTensorParallelRanksTrainLikeOneRank) {
   train_on(2, words(1, out(), {"--mp_parameters", R"({"tensor_parallel_degree": 2, "ddp": true,
       "prescaled_batch": true})"}));
   expect_as_on_one_cpu(out());
 }
 
-// One record for all steps, read when the last has ended.
-TEST_F(GpuRanks, StepsThatNobodyWaitsFor) {
+// One log record covers all steps and is read after the last one.
+TEST_F(GpuRanks, StepsWithoutAWaitTrainLikeOneRank) {
   const std::vector<double> want = losses(*reference_ / "out");
   double mean = 0;
   for (const double loss : want) mean += loss / kSteps;
@@ -218,7 +218,7 @@ TEST_F(GpuRanks, StepsThatNobodyWaitsFor) {
   }
 }
 
-TEST_F(GpuRanks, GoOnFromACheckpointOfCpus) {
+TEST_F(GpuRanks, ResumeFromACheckpointOfCpus) {
   fs::create_directories(out());
   fs::copy(*reference_ / "out/checkpoint-2", out() + "/checkpoint-2", fs::copy_options::recursive);
   const std::string said = train_on(2, words(2, out(), {"--resume_from_checkpoint", "true"}));
@@ -226,7 +226,7 @@ TEST_F(GpuRanks, GoOnFromACheckpointOfCpus) {
   expect_weights_as_on_one_cpu(out());
 }
 
-TEST_F(GpuRanks, LeaveACheckpointForCpus) {
+TEST_F(GpuRanks, WriteACheckpointForCpus) {
   train_on(2, words(2, out()));
   fs::remove_all(out() + "/checkpoint-4");
   const auto rest =
@@ -239,7 +239,7 @@ TEST_F(GpuRanks, LeaveACheckpointForCpus) {
 TEST_F(GpuRanks, AKilledRankIsNamed) {
   const auto results = run(2, words(2, out(), {"--max_steps", "100000", "--save_steps", "100000"}),
                            {.options = {.signal_when_out_has = "'loss'", .signal = SIGKILL}});
-  EXPECT_EQ(results[0].signal, SIGKILL);  // the one that prints
+  EXPECT_EQ(results[0].signal, SIGKILL);  // the rank that prints
   EXPECT_EQ(results[1].status, 1) << results[1].signal << results[1].err;
   EXPECT_THAT(results[1].err, HasSubstr("rank 0"));
 }
@@ -253,7 +253,7 @@ TEST_F(GpuRanks, ARankWithoutAGpuIsNamed) {
   EXPECT_EQ(results[1].err, "");
 }
 
-TEST_F(GpuRanks, WhatNcclCannotIsRefused) {
+TEST_F(GpuRanks, CallsThatNcclCannotMakeAreRefused) {
   expect_refused(
       run(2,
           words(1, out(),
@@ -262,8 +262,8 @@ TEST_F(GpuRanks, WhatNcclCannotIsRefused) {
       "cannot carry the messages between the 2 stages");
 }
 
-// Of a rank's share: one line that says what was asked for and what is held.
-TEST_F(GpuRanks, RunOutOfMemoryInOneLine) {
+// A rank's own limit: one line names the request and the memory in use.
+TEST_F(GpuRanks, ReportExhaustedMemoryInOneLine) {
   const auto results = run(2, words(2, out(), {"--memory_limit_mb", "0.6"}), {.gpus = 1});
   EXPECT_EQ(results[0].status, 1);
   const std::string said = results[0].err + results[1].err;

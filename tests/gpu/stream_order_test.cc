@@ -1,5 +1,5 @@
-// Collectives and messages of device memory in the order of a stream, with hosts that do not wait:
-// what comes behind them sees what they brought, and no thread is held up.
+// Collectives and messages of device memory in stream order, without waits on the host. Later work
+// on the stream must see their data, and no host thread may block.
 #include <cstdlib>
 #include <vector>
 
@@ -23,11 +23,11 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kCount = 3001;
 constexpr auto kBytes = static_cast<std::size_t>(kCount);
 
-// A rank's Communicator, a stream, buffers of bytes on the device, and one that the host reads.
+// A rank's communicator, a stream, device buffers, and one buffer that the host reads.
 struct Rank {
   Rank(const World& world, Store& its_store, double seconds = 30, bool symmetric = true)
       : store(its_store), stream_(shoal::test::device_of(world)), landed_(stream_.view().device) {
-    setenv("SHOAL_STREAM_GATES", "1", 0);  // of this rank's process
+    setenv("SHOAL_STREAM_GATES", "1", 0);  // only in this rank's process
     CommunicatorOptions options = shoal::test::with_deadline(seconds);
     options.stream = stream_.view();
     communicator = make_communicator(world, store, options);
@@ -62,7 +62,7 @@ struct Rank {
   }
   void behind(const WorkPtr& work) { work->block_stream(stream_.view()); }
   void shut(StreamGate& gate) const { gate.block_stream(stream_.view()); }
-  // Queued behind all so far; and waited for.
+  // Queues a copy behind all earlier work and waits for it.
   void land(const Buffer& buffer) {
     cuda_.copy(host_, buffer.data(), kBytes, stream_.view());
     landed_.record(stream_.view());
@@ -80,7 +80,7 @@ struct Rank {
   std::int64_t waits() const {
     return dynamic_cast<const device::DeviceCommunicator&>(*communicator).waits();
   }
-  // The first operations of a kind are waited for.
+  // The first operations of each kind are waited for.
   void warm_up(int rank) {
     fill(a_, 1);
     behind(sum(a_));
@@ -106,7 +106,7 @@ struct Rank {
 
 Deadline soon() { return Deadline::in_seconds(20); }
 
-// Rank 1 calls when rank 0 has gone on: who waited for it would wait for ever.
+// Rank 1 calls only after rank 0 has continued, so a rank 0 that waited would wait forever.
 void check_that_nobody_waits(const World& world, Store& store, bool symmetric) {
   Rank r(world, store, 30, symmetric);
   if (!r.gates) return;
@@ -130,7 +130,7 @@ void check_that_nobody_waits(const World& world, Store& store, bool symmetric) {
     for (int asked = 0; asked < 5; ++asked) EXPECT_FALSE(r.has_landed());
     first("recv");
     EXPECT_EQ(r.landed(), 21);
-    // The stream overwrites what it sends, once the other has it.
+    // The stream overwrites the sent buffer once the other rank has its data.
     r.fill(r.a_, 31);
     r.behind(r.send(r.a_, 1));
     r.fill(r.a_, 32);
@@ -159,15 +159,15 @@ TEST(StreamOrder, NoThreadWaitsForAnOperation) {
       2, 60, [](const World& world, Store& store) { check_that_nobody_waits(world, store, true); });
 }
 
-TEST(StreamOrder, NorWhereBuffersAreCopied) {
+TEST(StreamOrder, NoThreadWaitsForAnOperationOnCopiedBuffers) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     check_that_nobody_waits(world, store, false);
   });
 }
 
-// As a pipeline and a tensor-parallel layer would: each step's operations hang on those before them
-// by the stream alone, and all are called before the first is done. Each rank's sends and sums are
-// behind its recvs: none of its own streams may hang on them.
+// Like a pipeline or a tensor-parallel layer: each step's operations depend on earlier ones only
+// through the stream, and all are called before the first is done. Each rank's sends and sums
+// follow its recvs, so none of the communicator's internal streams may depend on them.
 void check_a_chain(const World& world, Store& store) {
   Rank r(world, store);
   r.warm_up(world.rank);
@@ -183,18 +183,18 @@ void check_a_chain(const World& world, Store& store) {
       r.copy(r.a_, r.b_);
       r.behind(r.send(r.a_, 0));
     }
-    r.behind(r.sum(r.a_));  // twice what it was
+    r.behind(r.sum(r.a_));  // doubles the value
   }
   EXPECT_EQ(r.waits() - waits, r.gates ? 0 : r.waits() - waits);
   EXPECT_EQ(r.value(r.a_), 1 << kTurns);
   r.communicator->barrier()->wait();
 }
 
-TEST(StreamOrder, OperationsHangOnEachOtherByTheStreamAlone) {
+TEST(StreamOrder, OperationsDependOnEachOtherOnlyThroughTheStream) {
   expect_on_gpu(2, 60, check_a_chain);
 }
 
-TEST(StreamOrder, AndBetweenHosts) {
+TEST(StreamOrder, OperationsBetweenHostsDependOnlyOnTheStream) {
   SHOAL_NEEDS_A_NETWORK();
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     World apart = world;
@@ -203,8 +203,8 @@ TEST(StreamOrder, AndBetweenHosts) {
   });
 }
 
-// A send that hangs on what arrives later: it holds up neither the recv nor a sum.
-TEST(StreamOrder, MessagesPassEachOther) {
+// The send depends on data that arrives later. It must delay neither the recv nor a sum.
+TEST(StreamOrder, MessagesDoNotBlockEachOther) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     Rank r(world, store);
     r.warm_up(world.rank);
@@ -223,7 +223,7 @@ TEST(StreamOrder, MessagesPassEachOther) {
   });
 }
 
-TEST(StreamOrder, ACommunicatorThatGoesLeavesNoGateShut) {
+TEST(StreamOrder, DestroyingACommunicatorOpensItsGates) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     Rank r(world, store);
     const auto part = r.communicator->split(0, world.rank);
@@ -241,7 +241,7 @@ TEST(StreamOrder, ACommunicatorThatGoesLeavesNoGateShut) {
   });
 }
 
-TEST(StreamOrder, CountsWhoWaitsWhereStreamsMayNot) {
+TEST(StreamOrder, CountsHostWaitsIfStreamsMayNotWait) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     setenv("SHOAL_STREAM_GATES", "0", 1);
     Rank r(world, store);
@@ -265,8 +265,8 @@ TEST(StreamOrder, CountsWhoWaitsWhereStreamsMayNot) {
   });
 }
 
-// Rank 0's stream waits when the other one ends or does not come: it goes on, and rank 0 is told by
-// what it calls next, of the same group or of another.
+// Rank 0's stream waits when the other rank ends or does not call. The stream must continue, and
+// rank 0's next call, in the same group or another one, must report the error.
 TEST(StreamOrder, ALostRankOpensTheGateAndIsNamed) {
   const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
     Rank r(world, store, 20);
@@ -283,7 +283,7 @@ TEST(StreamOrder, ALostRankOpensTheGateAndIsNamed) {
     r.behind(sum());
     r.land(r.a_);
     store.set("waiting", "yes");
-    (void)r.landed();  // the stream does not hang
+    (void)r.landed();  // the stream must not hang
     EXPECT_THAT(error_text([&] { r.behind(sum()); }), HasSubstr("rank 1"));
     EXPECT_THAT(error_text([&] { r.communicator->host().barrier()->wait(); }), HasSubstr("rank 1"));
     EXPECT_THAT(error_text([&] { r.sum(r.a_)->wait(); }), HasSubstr("rank 1"));
@@ -293,7 +293,7 @@ TEST(StreamOrder, ALostRankOpensTheGateAndIsNamed) {
   EXPECT_EQ(outcomes[1].exit_status, 3);
 }
 
-// Nobody waits for the Work, so nobody's deadline but the Communicator's own ends it.
+// No thread waits for the Work, so only the communicator's own deadline can end it.
 TEST(StreamOrder, ADeadlineOpensTheGate) {
   expect_on_gpu(2, 60, [](const World& world, Store& store) {
     Rank r(world, store, 2);
@@ -314,8 +314,8 @@ TEST(StreamOrder, ADeadlineOpensTheGate) {
   });
 }
 
-// Rank 0's stream never comes to what rank 0 has called: its own deadline says so, and rank 1 hears
-// it long before its own, though rank 0 is gone as soon as it knows.
+// Rank 0's stream never reaches the operation that rank 0 has called. Rank 0's own deadline reports
+// it, and rank 1 learns of it long before its own deadline, although rank 0 exits at once.
 void check_that_a_late_device_is_named(bool apart, bool message) {
   const auto outcomes = shoal::test::on_gpu(2, 60, [&](World world, Store& store) {
     if (apart) world.host = "host " + std::to_string(world.rank);
@@ -345,20 +345,16 @@ void check_that_a_late_device_is_named(bool apart, bool message) {
   EXPECT_EQ(outcomes[1].exit_status, 0) << outcomes[1].error;
 }
 
-TEST(StreamOrder, ADeviceThatIsLateEndsAllRanks) {
-  check_that_a_late_device_is_named(false, false);
-}
+TEST(StreamOrder, ALateDeviceEndsAllRanks) { check_that_a_late_device_is_named(false, false); }
 
-TEST(StreamOrder, ADeviceThatIsLateEndsAllHosts) {
+TEST(StreamOrder, ALateDeviceEndsAllHosts) {
   SHOAL_NEEDS_A_NETWORK();
   check_that_a_late_device_is_named(true, false);
 }
 
-TEST(StreamOrder, ADeviceThatIsLateWithAMessageEndsAllRanks) {
-  check_that_a_late_device_is_named(false, true);
-}
+TEST(StreamOrder, ALateMessageEndsAllRanks) { check_that_a_late_device_is_named(false, true); }
 
-TEST(StreamOrder, ADeviceThatIsLateWithAMessageEndsAllHosts) {
+TEST(StreamOrder, ALateMessageEndsAllHosts) {
   SHOAL_NEEDS_A_NETWORK();
   check_that_a_late_device_is_named(true, true);
 }
@@ -380,7 +376,7 @@ TEST(StreamOrder, AnAbortOpensTheGate) {
   });
 }
 
-TEST(StreamOrder, MessagesThatDifferAreNamedOnBothSides) {
+TEST(StreamOrder, MismatchedMessagesAreNamedOnBothSides) {
   const auto outcomes = shoal::test::on_gpu(2, 60, [](const World& world, Store& store) {
     Rank r(world, store);
     if (world.rank == 0)

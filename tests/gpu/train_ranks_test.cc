@@ -1,5 +1,5 @@
-// Data-parallel training of a tiny GPT-2 by ranks that share one GPU, their gradients in memory
-// that all of them read: the same losses and numbers as one rank that has the whole batch.
+// Data-parallel training of a tiny GPT-2 by ranks that share one GPU, with gradients in memory that
+// all of them read. Losses and parameters must be those of one rank with the whole batch.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -26,12 +26,12 @@ namespace {
 constexpr std::int64_t kBatch = 8, kLength = 24, kVocabulary = 64, kSteps = 6;
 
 struct Run {
-  std::vector<double> losses;  // a token, by step
-  std::vector<float> numbers;  // the parameters at the end
+  std::vector<double> losses;  // for each token, by step
+  std::vector<float> numbers;  // the final parameters
   std::int64_t zero_copy = 0;
 };
 
-// Rows world.rank, world.rank + world.size ... of the batch.
+// Rows world.rank, world.rank + world.size, ... of the batch.
 std::vector<std::int32_t> rows(const World& world, std::int64_t step, std::int64_t shift) {
   std::vector<std::int32_t> ids;
   for (std::int64_t row = world.rank; row < kBatch; row += world.size)
@@ -71,7 +71,8 @@ Run train(const World& world, Store& store) {
   buckets.bucket_bytes = 100 << 10;
   buckets.first_bucket_bytes = 16 << 10;
   parallel::Reducer reducer(parameters, *communicator, buckets);
-  // Not so small an epsilon that rounding becomes updates where the gradient is zero (key biases).
+  // With a smaller epsilon, rounding errors would become updates where the gradient is zero (key
+  // biases).
   nn::Optimizer optimizer(*kernels, memory, masters.segments(), nn::adamw({.epsilon = 1e-4}));
   const nn::StepStateMemory state(*kernels, memory);
   context.random.state = state.pointer();
@@ -107,14 +108,14 @@ Run train(const World& world, Store& store) {
 
 void train_and_compare(const World& world, Store& store) {
   const Run ours = train(world, store), again = train(world, store);
-  EXPECT_GT(ours.zero_copy, kSteps) << "buckets are summed where they are";
+  EXPECT_GT(ours.zero_copy, kSteps) << "buckets are summed in place";
   EXPECT_EQ(ours.losses, again.losses);
   ASSERT_EQ(ours.numbers.size(), again.numbers.size());
   EXPECT_EQ(std::memcmp(ours.numbers.data(), again.numbers.data(), 4 * ours.numbers.size()), 0)
       << "the same run gives the same bits";
   const auto alone = make_hash_store();
   const Run one = train(test::local_world(0, 1), *alone);
-  EXPECT_LT(one.losses.back(), one.losses.front()) << "it learns";
+  EXPECT_LT(one.losses.back(), one.losses.front()) << "the loss must fall";
   for (std::size_t step = 0; step < one.losses.size(); ++step)
     EXPECT_NEAR(ours.losses[step], one.losses[step], 2e-3 * one.losses[step]) << "step " << step;
   double difference = 0, size = 0;
@@ -126,9 +127,11 @@ void train_and_compare(const World& world, Store& store) {
   EXPECT_LT(std::sqrt(difference / size), 1e-2);
 }
 
-TEST(GpuTraining, TwoRanksAreOneOnTheWholeBatch) { test::expect_on_gpu(2, 150, train_and_compare); }
+TEST(GpuTraining, TwoRanksTrainLikeOneOnTheWholeBatch) {
+  test::expect_on_gpu(2, 150, train_and_compare);
+}
 
-TEST(GpuTraining, FourRanksAreOneOnTheWholeBatch) {
+TEST(GpuTraining, FourRanksTrainLikeOneOnTheWholeBatch) {
   test::expect_on_gpu(4, 150, train_and_compare);
 }
 

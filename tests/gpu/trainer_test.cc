@@ -1,5 +1,5 @@
-// The Trainer on a GPU waits for steps where somebody wants to know, and says the same numbers as
-// one that waits for every step.
+// The Trainer on a GPU waits for a step only when its results are needed, and reports the same
+// numbers as a Trainer that waits for every step.
 #include "shoal/train/trainer/trainer.h"
 
 #include <cmath>
@@ -30,9 +30,8 @@ namespace {
 
 using testing::TemporaryDirectory;
 
-// Of what kind samples are. alike: of one length, all of whose positions count, so the steps of a
-// run are alike. masked: of one length, any number of whose positions count. two_lengths: those,
-// every third half as long.
+// alike: all samples have one length and all their positions count, so all steps are alike. masked:
+// any number of positions counts. two_lengths: like masked, but every third sample is half as long.
 enum class Kind : std::uint8_t { alike, masked, two_lengths };
 
 class Samples final : public Dataset {
@@ -60,7 +59,7 @@ class Samples final : public Dataset {
   Kind kind_;
 };
 
-// What the clock says differs from run to run.
+// Removes values that depend on the clock and differ between runs.
 template <typename Json>
 void forget_times(Json& record) {
   for (const char* name :
@@ -84,7 +83,7 @@ class Recorder final : public TrainerCallback {
     forget_times(logs.back());
   }
   void on_message(const std::string& line) override { messages += line + "\n"; }
-  // What step `step` (from 1) asked of the driver, up to its on_step_end().
+  // Waits for the driver in step `step` (from 1), up to its on_step_end().
   std::int64_t waits_of(std::size_t step) const {
     return driver.at(step - 1).synchronizations - driver.at(step - 2).synchronizations;
   }
@@ -103,15 +102,15 @@ struct Ran {
   std::unique_ptr<Recorder> recorder;
   TrainResult result;
   TrainerState state;
-  std::int64_t activations = 0, optimizer = 0;  // bytes of the device at their peak
-  std::int64_t held = 0;                        // the most of the device, with what the pool keeps
-  nlohmann::json pinned;                        // bytes of the host by tag at their peak, as logged
+  std::int64_t activations = 0, optimizer = 0;  // peak bytes on the device
+  std::int64_t held = 0;                        // peak with the pool's cache
+  nlohmann::json pinned;                        // logged peak host bytes by tag
   std::vector<std::string> header, memory;
   std::string capture;
 };
 
 struct Options {
-  bool waits = false;  // a callback wants to hear of every step
+  bool waits = false;  // a callback needs every step's results
   std::int64_t stop_after = -1, save_after = -1;
   std::int64_t length = 8, layers = 2;
   Kind kind = Kind::alike;
@@ -132,7 +131,7 @@ TrainingArguments arguments_of(const std::string& output) {
   return a;
 }
 
-// In the last record that has it.
+// The value in the last record that has this field.
 nlohmann::json logged(const std::string& output, const char* name) {
   nlohmann::json last;
   std::ifstream file(output + "/metrics.jsonl");
@@ -192,7 +191,7 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   run.optimizer = memory.usage(MemoryTag::optimizer).peak;
   run.memory = trainer.memory_report();
   run.pinned = logged(arguments.output_dir, "pinned_memory_peak_by_tag");
-  if (arguments.save_strategy == Interval::no) {  // whose copies come behind the last record
+  if (arguments.save_strategy == Interval::no) {  // checkpoint copies follow the last record
     EXPECT_EQ(logged(arguments.output_dir, "pinned_memory_peak_bytes"), pinned.total().peak);
   }
   return run;
@@ -204,7 +203,7 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// How many graphs were captured.
+// The number of captured graphs.
 int graphs_of(const Ran& run) {
   const std::string& said = run.recorder->messages;
   const std::string graph = "step capture: a graph with";
@@ -213,9 +212,9 @@ int graphs_of(const Ran& run) {
   return count;
 }
 
-// What a run came to, whoever waited for what.
+// Compares two runs' results, whichever steps they waited for.
 void expect_same(const Ran& a, const Ran& b) {
-  // As text, where a norm that is not finite is equal to itself.
+  // As text, because a norm that is not finite must equal itself.
   EXPECT_EQ(nlohmann::ordered_json(a.recorder->logs).dump(),
             nlohmann::ordered_json(b.recorder->logs).dump());
   EXPECT_EQ(a.result.train_loss, b.result.train_loss);
@@ -229,7 +228,7 @@ struct Way {
   bool f16 = false, mesh = false;
 };
 
-TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
+TEST(GpuTrainer, WaitsOnlyAtLoggingSteps) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   for (const Way& way : {Way{"call by call"}, Way{"captured", StepCaptureMode::on},
@@ -255,8 +254,8 @@ TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
       EXPECT_EQ(report.loss, known.loss);
       EXPECT_EQ(report.grad_norm, known.grad_norm);
     }
-    // Of a run that has warmed up: step 12 logs, and 14 is the last. Of f16 the scale is read
-    // behind a step that logs.
+    // After warm-up: step 12 logs, and 14 is the last. With f16, the scale is read after a logging
+    // step.
     const auto reads = [&](std::size_t step) {
       return way.f16 && (step == 9 || step == 13) ? 1 : 0;
     };
@@ -272,8 +271,8 @@ TEST(GpuTrainer, WaitsAtLoggingStepsAndNowhereElse) {
   }
 }
 
-// A graph is of batches of one shape, however many of their positions count.
-TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
+// A graph is for batches of one shape, whatever number of positions counts.
+TEST(GpuTrainer, CapturedStepsSupportAnyNumberOfTargets) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   for (const Kind kind : {Kind::masked, Kind::two_lengths}) {
@@ -282,7 +281,7 @@ TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
     arguments.overwrite_output_dir = true;
     arguments.bf16 = !f16;
     arguments.fp16 = f16;
-    arguments.per_device_train_batch_size = 1;  // nothing is padded: as many shapes as lengths
+    arguments.per_device_train_batch_size = 1;  // no padding: as many shapes as lengths
     arguments.max_steps = 20;
     arguments.logging_steps = 1;
     arguments.save_strategy = Interval::steps;
@@ -307,9 +306,9 @@ TEST(GpuTrainer, CapturedStepsAreOfAnyNumberOfTargets) {
   }
 }
 
-// Which update a step is, and so its rate, only the device knows until somebody reads: steps whose
-// gradients overflow are none.
-TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
+// Steps whose gradients overflow are not updates. Until the results are read, only the device knows
+// which update a step is, and so its learning rate.
+TEST(GpuTrainer, SkippedStepsDoNotAdvanceTheSchedule) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   for (const bool mesh : {false, true}) {
@@ -351,9 +350,9 @@ TEST(GpuTrainer, SkippedStepsAreNoUpdatesOfTheSchedule) {
   }
 }
 
-// Steps that are captured need no more of the device than those that are not, whatever runs beside
-// them: an epoch's last batch, evaluations.
-TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
+// Captured steps need no more device memory than others, even with an epoch's last batch and
+// evaluations in between.
+TEST(GpuTrainer, CapturedStepsFitWhereUncapturedOnesDo) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   auto arguments = arguments_of(output / "plain");
@@ -366,7 +365,7 @@ TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
   arguments.step_capture = StepCaptureMode::off;
   Options options{.length = 32, .layers = 1};
   const Ran plain = train(arguments, options);
-  // The least that they do with, but for a thirty-second.
+  // Finds the smallest sufficient limit, to within a thirty-second.
   std::int64_t enough = plain.held, too_little = enough / 2;
   while (enough - too_little > enough / 32) {
     options.limit = (enough + too_little) / 2;
@@ -389,8 +388,9 @@ TEST(GpuTrainer, CapturedStepsFitWhereOthersDo) {
   EXPECT_THAT(captured.capture, ::testing::HasSubstr("5 of 9 steps replayed"));
 }
 
-// From a run of two samples a step: so many as it says fit, and an eighth more do not.
-TEST(GpuTrainer, SaysWhichBatchWouldFit) {
+// A run with two samples a step predicts the batch that fits. That batch must fit, and one that is
+// an eighth larger must not.
+TEST(GpuTrainer, PredictsWhichBatchFits) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   auto arguments = arguments_of(output.path());
@@ -402,7 +402,7 @@ TEST(GpuTrainer, SaysWhichBatchWouldFit) {
   const std::int64_t two = train(arguments, options).held;
   options.limit = 2 * two;
   if (!emulated) {
-    // Most of it may be what libraries take, whatever the batch: twelve samples' besides.
+    // The libraries may take most of the memory, whatever the batch, so allow for twelve samples.
     options.limit = std::numeric_limits<std::int64_t>::max();
     arguments.per_device_train_batch_size = 6;
     options.limit = two + (train(arguments, options).held - two) * 10 / 4;
@@ -419,23 +419,24 @@ TEST(GpuTrainer, SaysWhichBatchWouldFit) {
   ASSERT_GE(direct, 4) << said;
   ASSERT_LE(direct * 9 / 8 + 1, 40) << "samples; " << said;
   arguments.per_device_train_batch_size = direct;
-  // Where there is room for it, one step more is recorded, with its weights beside backward.
+  // If memory allows, one more step is recorded, with weight gradients beside backward.
   EXPECT_THAT(
       train(arguments, options).capture,
       ::testing::ContainsRegex(emulated ? "[23] of 6 steps replayed" : "of 6 steps replayed"));
-  // Products of another batch may take less scratch memory of a real library.
+  // With a real library, products of another batch may take less scratch memory.
   arguments.per_device_train_batch_size = emulated ? direct * 9 / 8 + 1 : 40;
   arguments.step_capture = StepCaptureMode::off;
   try {
     train(arguments, options);
-    ADD_FAILURE() << "there was room for " << arguments.per_device_train_batch_size << "; " << said;
+    ADD_FAILURE() << "no error for a batch of " << arguments.per_device_train_batch_size << "; "
+                  << said;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << error.what();
   }
 }
 
-// From a checkpoint between two overflows, whose steps nobody had heard of.
-TEST(GpuTrainer, LateF16GoesOnFromACheckpoint) {
+// Resumes from a checkpoint between two overflows, whose steps had not been read before.
+TEST(GpuTrainer, LateF16ResumesFromACheckpoint) {
   SHOAL_NEEDS_GPU();
   for (const bool mesh : {false, true}) {
     SCOPED_TRACE(mesh ? "mesh" : "data_parallel");
@@ -466,8 +467,8 @@ TEST(GpuTrainer, LateF16GoesOnFromACheckpoint) {
   }
 }
 
-// Whatever wants the numbers between has them: evaluations, checkpoints, an end that was asked for.
-TEST(GpuTrainer, WhateverIsWrittenKnowsEveryStep) {
+// Evaluations, checkpoints and a requested end must read all outstanding steps.
+TEST(GpuTrainer, OutputsIncludeEveryStep) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   auto arguments = arguments_of(output / "late");
@@ -486,9 +487,9 @@ TEST(GpuTrainer, WhateverIsWrittenKnowsEveryStep) {
   expect_same(run, waits);
   EXPECT_EQ(run.result.global_step, 13);
   EXPECT_GT(run.result.train_loss, 0);
-  EXPECT_FALSE(run.recorder->reports[6].known) << "asked for after the step";
-  EXPECT_TRUE(run.recorder->reports[8].known) << "evaluates";
-  // A checkpoint that a callback asked for: of steps that nobody had heard of.
+  EXPECT_FALSE(run.recorder->reports[6].known) << "step 7 is requested only after it ran";
+  EXPECT_TRUE(run.recorder->reports[8].known) << "step 9 is read for an evaluation";
+  // A checkpoint that a callback requested, with steps that had not been read.
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes_of(output / "late/checkpoint-7/" + file),
               bytes_of(output / "waited/checkpoint-7/" + file))
@@ -498,9 +499,9 @@ TEST(GpuTrainer, WhateverIsWrittenKnowsEveryStep) {
   EXPECT_EQ(late.total_loss, read_trainer_state(output / "waited/checkpoint-7").total_loss);
 }
 
-// A step whose gradients overflow is left out, and is no update of the schedule; it is told with
-// its number although nobody waited for it.
-TEST(GpuTrainer, SaysLaterWhichStepWasSkipped) {
+// A step whose gradients overflow is skipped and does not advance the schedule. It is reported with
+// its number, although no thread waited for it.
+TEST(GpuTrainer, LaterReportsWhichStepWasSkipped) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   auto arguments = arguments_of(output.path());
@@ -518,7 +519,7 @@ TEST(GpuTrainer, OffloadingChangesNoBit) {
   const TemporaryDirectory output;
   const Options large{.length = 32, .layers = 5};
   const std::int64_t input = std::int64_t{16} * 32 * 32 * 4;
-  ASSERT_EQ(input, 1 << 16) << "what is smaller stays";
+  ASSERT_EQ(input, 1 << 16) << "the inputs are just large enough to be offloaded";
   auto arguments = arguments_of(output.path());
   arguments.overwrite_output_dir = true;
   arguments.max_steps = 7;
@@ -531,7 +532,7 @@ TEST(GpuTrainer, OffloadingChangesNoBit) {
   const Ran offloaded = train(arguments, large);
   expect_same(offloaded, kept);
   EXPECT_LE(offloaded.activations, kept.activations - (5 - 4) * input);
-  // Of a block its input, of the head the norm's and its own.
+  // The input of each block, and for the head its norm's input and its own.
   EXPECT_EQ(offloaded.pinned.at("activations"), (5 + 2) * input);
   EXPECT_FALSE(kept.pinned.contains("activations"));
   EXPECT_EQ(kept.pinned.at("data"), offloaded.pinned.at("data"));
@@ -540,9 +541,8 @@ TEST(GpuTrainer, OffloadingChangesNoBit) {
   EXPECT_THAT(offloaded.recorder->messages, ::testing::HasSubstr("step capture: a graph with"));
 }
 
-// What is told is what the host's memory is locked for, and nothing is proposed that helps a
-// device.
-TEST(GpuTrainer, PinnedMemoryThatRunsOutIsToldByTag) {
+// The error names the limit on locked host memory, and proposes no remedy for device memory.
+TEST(GpuTrainer, ExhaustedPinnedMemoryIsReportedByTag) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   auto arguments = arguments_of(output.path());
@@ -558,7 +558,7 @@ TEST(GpuTrainer, PinnedMemoryThatRunsOutIsToldByTag) {
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("per_device_train_batch_size")));
 }
 
-TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
+TEST(GpuTrainer, AnOptimizerInHostMemoryGivesTheSameResult) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   for (const std::string optim : {"adamw", "sgd", "lamb"}) {
@@ -582,7 +582,7 @@ TEST(GpuTrainer, AnOptimizerInTheHostsMemoryIsTheSame) {
     EXPECT_GE(host.pinned.at("optimizer"), kept.optimizer);
     EXPECT_FALSE(kept.pinned.contains("optimizer"));
     EXPECT_THAT(host.header, ::testing::Contains(::testing::HasSubstr("pinned host memory")));
-    // And from there.
+    // Resumes from its checkpoint.
     arguments.max_steps = 8;
     arguments.overwrite_output_dir = false;
     arguments.resume_from_checkpoint = "true";

@@ -1,5 +1,5 @@
-// Training on real device memory: the CPU's losses, the same bits twice, no synchronisation within
-// a step, and captured steps that change nothing.
+// Training on real device memory: losses equal to the CPU's, the same bits in two runs, no
+// synchronisation within a step, and captured steps that change no bit.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -47,11 +47,11 @@ struct Options {
   int steps = testing::has_little_time() ? 6 : 20;
   bool capture = false;
   bool branch = false;   // gradients of weights beside backward
-  int microbatches = 1;  // the same one again
+  int microbatches = 1;  // repeats the same microbatch
   bool checkpoint = false;
 };
 
-// A world of one: kernels, memory under a pool, a model and its optimizer.
+// A world of one rank: kernels, pooled memory, a model and its optimizer.
 class Trainer {
  public:
   explicit Trainer(const Options& options)
@@ -85,7 +85,7 @@ class Trainer {
   Trained run() {
     Trained out;
     DeviceBackend& backend = device_backend(options_.device.type);
-    // One tensor for the step's loss, whose address stays: captured steps write there.
+    // One tensor for all steps' losses, because captured steps write to a fixed address.
     const Tensor loss = context_.empty({1}, DType::f32, MemoryTag::data);
     for (int step = 0; step < options_.steps; ++step) {
       if (step == options_.steps - 5) out.before = backend.statistics();
@@ -129,16 +129,16 @@ class Trainer {
   const std::int64_t rows_ = testing::has_little_time() ? 2 : 4;
   const StepOptions step_options_{.learning_rate = 3e-3, .max_gradient_norm = 1};
 
-  // Into the same tensors each step, from memory that a copy need not wait for.
+  // Copies a batch into the same tensors each step, from memory that the copy need not wait for.
   void give_batch(int step) {
     const auto bytes = static_cast<std::size_t>(rows_ * kLength) * sizeof(std::int32_t);
-    // Each step has its own pinned bytes: the copies may still be on their way.
+    // Each step has its own pinned bytes, because earlier copies may still be in flight.
     Buffer& pinned = batches_.emplace_back(*pinned_, 2 * bytes, MemoryTag::data);
     auto* values = static_cast<std::int32_t*>(pinned.data());
     auto random = static_cast<std::uint32_t>(step + 1) * 2654435761u;
     for (std::int64_t i = 0; i < 2 * rows_ * kLength; ++i) {
       random = random * 1664525u + 1013904223u;
-      // Targets follow from ids, so that there is something to learn.
+      // Targets follow from ids, so the model can learn something.
       values[i] = i < rows_ * kLength ? static_cast<std::int32_t>(random >> 8) % 211
                                       : (values[i - rows_ * kLength] * 3 + 1) % 211;
     }
@@ -177,7 +177,8 @@ void expect_same(const Trained& a, const Trained& b) {
         << "master " << i;
 }
 
-// Dropout is the CPU's, element for element: otherwise losses would part at the first step.
+// Dropout must match the CPU's element for element. Otherwise the losses would differ from the
+// first step.
 TEST(GpuTraining, HasTheLossesOfTheCpu) {
   SHOAL_NEEDS_GPU();
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -191,7 +192,7 @@ TEST(GpuTraining, HasTheLossesOfTheCpu) {
   }
 }
 
-TEST(GpuTraining, TwiceIsTheSameBits) {
+TEST(GpuTraining, TwoRunsGiveTheSameBits) {
   SHOAL_NEEDS_GPU();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     if (dtype == DType::f32 && testing::has_little_time()) continue;
@@ -211,8 +212,8 @@ TEST(GpuTraining, CapturedStepsAreTheSameBits) {
   }
 }
 
-// The second microbatch adds to gradients that the first one's branch wrote. A checkpoint walks a
-// tape of its own within backward.
+// The second microbatch adds to gradients that the first one's branch wrote. A checkpoint records
+// and walks its own tape within backward.
 TEST(GpuTraining, WeightsBesideBackwardAreTheSameBits) {
   SHOAL_NEEDS_GPU();
   for (const bool checkpoint : {false, true}) {
@@ -228,7 +229,7 @@ TEST(GpuTraining, WeightsBesideBackwardAreTheSameBits) {
   }
 }
 
-TEST(GpuTraining, SteadyStepsAskNothingOfTheDriver) {
+TEST(GpuTraining, SteadyStepsNeitherWaitNorAllocate) {
   SHOAL_NEEDS_GPU();
   for (const bool capture : {false, true}) {
     const int steps = testing::has_little_time() ? 9 : 20;  // five of them steady
@@ -236,7 +237,7 @@ TEST(GpuTraining, SteadyStepsAskNothingOfTheDriver) {
         train({.dtype = DType::bf16, .steps = steps, .capture = capture, .branch = true});
     EXPECT_EQ(run.after.synchronizations, run.before.synchronizations) << capture;
     EXPECT_EQ(run.after.blocking_copies, run.before.blocking_copies) << capture;
-    // Pinned memory for the test's own batches aside: at most one block a step.
+    // Except pinned memory for the test's own batches: at most one block a step.
     EXPECT_LE(run.after.allocations - run.before.allocations, 5) << capture;
     EXPECT_EQ(run.after.deallocations, run.before.deallocations) << capture;
   }
@@ -244,7 +245,7 @@ TEST(GpuTraining, SteadyStepsAskNothingOfTheDriver) {
 
 class GpuGolden : public ::testing::TestWithParam<std::pair<const char*, DType>> {};
 
-// PyTorch's losses and gradients (tools/golden/make_gpt2.py), on device memory.
+// Compares with PyTorch's losses and gradients (tools/golden/make_gpt2.py), on device memory.
 TEST_P(GpuGolden, LossAndGradients) {
   SHOAL_NEEDS_GPU();
   const auto [name, dtype] = GetParam();
