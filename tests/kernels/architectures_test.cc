@@ -1,5 +1,5 @@
-// What decides on the host what runs on which GPU: compiled architectures, and how attention by
-// products is cut.
+// Host decisions about GPU code: which architectures a GPU can run, and how attention by products
+// is split into pieces.
 #include "shoal/kernels/cuda/architectures.h"
 
 #include <gmock/gmock.h>
@@ -12,23 +12,23 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(CudaArchitectures, MachineCodePtxAndOneChipOnly) {
+TEST(CudaArchitectures, MachineCodePtxAndSingleChipsAreDistinguished) {
   constexpr const char* kUsual = "80-real;90a-real";
   for (const int capability : {80, 86, 89, 90}) EXPECT_TRUE(runs_on(kUsual, capability));
   for (const int capability : {60, 70, 75, 100, 120}) EXPECT_FALSE(runs_on(kUsual, capability));
   for (const int capability : {70, 72, 75}) EXPECT_TRUE(runs_on("70-real;80-real", capability));
-  EXPECT_TRUE(runs_on("70-real 80-real", 89)) << "as doctor shows them";
+  EXPECT_TRUE(runs_on("70-real 80-real", 89)) << "architectures as doctor lists them";
   EXPECT_FALSE(runs_on("75-real", 70));
-  EXPECT_TRUE(runs_on("70-virtual", 120)) << "PTX is compiled by the driver";
+  EXPECT_TRUE(runs_on("70-virtual", 120)) << "the driver compiles PTX";
   EXPECT_FALSE(runs_on("70-virtual", 61));
-  EXPECT_TRUE(runs_on("70", 90)) << "both";
+  EXPECT_TRUE(runs_on("70", 90)) << "70 includes machine code and PTX";
   EXPECT_FALSE(runs_on("90a", 100));
   EXPECT_TRUE(runs_on("100f-real", 103));
   EXPECT_FALSE(runs_on("", 80));
-  EXPECT_TRUE(runs_on("all-major", 70)) << "the driver knows";
+  EXPECT_TRUE(runs_on("all-major", 70)) << "only the driver can tell";
 }
 
-TEST(CudaArchitectures, TheFlagIsOneThatWouldDo) {
+TEST(CudaArchitectures, TheSuggestedFlagIsSufficient) {
   for (const int capability : {70, 75, 80, 86, 90, 100, 120}) {
     const std::string flag = build_flag_for(capability);
     const std::string value = flag.substr(flag.find('=') + 1);
@@ -48,7 +48,7 @@ AttentionShape shape(std::int64_t batch, std::int64_t heads, std::int64_t length
 
 TEST(AttentionPieces, FitIntoTheWorkspace) {
   constexpr std::int64_t kMiB = 1 << 20;
-  // 8 x 12 x 1024 x 1024 scores of 12 bytes are 1152 MiB: 144 a sample, 12 a head.
+  // 8 x 12 x 1024 x 1024 scores of 12 bytes are 1152 MiB: 144 MiB a sample, 12 MiB a head.
   const AttentionShape s = shape(8, 12, 1024);
   EXPECT_EQ(score_piece(s, 12, 0), (ScorePiece{8, 12, 1024}));
   EXPECT_EQ(score_piece(s, 12, 1152 * kMiB), (ScorePiece{8, 12, 1024}));

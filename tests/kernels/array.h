@@ -1,5 +1,5 @@
-// Arrays for kernel tests: random, poisoned, compared with a tolerance of their dtype. Views of
-// them lie where the next call runs (support/device.h).
+// Arrays for kernel tests: random, poisoned, and compared with a tolerance for their dtype. Views
+// of them are on the device of the next call (support/device.h).
 #pragma once
 
 #include <cmath>
@@ -25,8 +25,8 @@ using shoal::testing::Placed;
 class Array {
  public:
   Array() = default;  // undefined views
-  // Poisoned: every byte 0xff, which is NaN in each floating dtype. `offset` elements of slack in
-  // front take the data off its alignment.
+  // Fills every byte with 0xff, which is NaN in each floating dtype. `offset` elements in front
+  // make the data unaligned.
   Array(Shape shape, DType dtype, std::int64_t offset = 0)
       : shape_(shape),
         dtype_(dtype),
@@ -79,19 +79,19 @@ class Array {
   std::optional<Mirrored> bytes_;
 };
 
-// Relative rounding of a dtype.
+// The relative rounding error of a dtype.
 inline double epsilon(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-23;
 }
 
-// |actual - expected| <= tolerance · (|expected| + scale) everywhere; NaN never passes.
+// True if |actual - expected| <= tolerance · (|expected| + scale) everywhere. NaN never passes.
 inline ::testing::AssertionResult close(const Array& actual, const Array& expected,
                                         double tolerance, double scale = 1) {
   if (!(actual.shape() == expected.shape()))
     return ::testing::AssertionFailure() << "shapes differ";
   for (std::int64_t i = 0; i < expected.count(); ++i) {
     const double a = actual.at(i), e = expected.at(i);
-    if (a == e) continue;  // infinities
+    if (a == e) continue;  // also true for equal infinities
     if (!(std::abs(a - e) <= tolerance * (std::abs(e) + scale)))
       return ::testing::AssertionFailure()
              << to_string(expected.shape()) << " " << to_string(actual.dtype()) << " element " << i

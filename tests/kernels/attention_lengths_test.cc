@@ -1,4 +1,4 @@
-// Attention where the rows of a batch are not full: numbers of keys, and packed sequences.
+// Attention with batch rows that are not full: key lengths, and packed sequences.
 #include <tuple>
 
 #include "attention_problem.h"
@@ -9,8 +9,8 @@
 namespace shoal::kernels {
 namespace {
 
-// None, one, a tile and one more or less, all; beyond the ends they count as the ends.
-TEST_F(AttentionTest, LengthsOfKeys) {
+// Lengths 0, 1, a tile and one more or less, and all keys. Lengths outside the range are clamped.
+TEST_F(AttentionTest, KeyLengthsLimitTheKeys) {
   for (DType dtype : kDtypes)
     for (bool causal : {false, true}) {
       check({.batch = 8,
@@ -41,8 +41,9 @@ TEST_F(AttentionTest, LengthsOfKeys) {
          .lengths = {128, 0, 77}});
 }
 
-// Sequences of one token, of a tile and one more or less, and empty ones, which begin anywhere.
-TEST_F(AttentionTest, PackedSequences) {
+// Sequences of one token, of a tile and one more or less, and empty ones, with arbitrary
+// beginnings.
+TEST_F(AttentionTest, PackedSequencesAreIndependent) {
   const auto check_all = [this](DType dtype, bool causal) {
     check({.batch = 1,
            .heads = 2,
@@ -75,7 +76,7 @@ TEST_F(AttentionTest, PackedSequences) {
          .sequences = {0, 128, 200, 263, 400}});
 }
 
-// One sequence a batch row is what there is without them.
+// With one sequence for each batch row the result is the same as without sequences.
 TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
   const auto kernels = make_test_kernels();
   const Device device = shoal::testing::here();
@@ -88,7 +89,7 @@ TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
               one.dk.same_bytes(other.dk) && one.dv.same_bytes(other.dv));
 }
 
-TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
+TEST_F(AttentionTest, RefusesInvalidSequences) {
   AttentionShape shape;
   shape.batch = 2, shape.heads = shape.head_dim = 1, shape.query_length = shape.key_length = 3;
   const Array sequences({2, 3}, DType::i32), floats({2, 3}, DType::f32), fewer({1, 3}, DType::i32),
@@ -96,20 +97,21 @@ TEST_F(AttentionTest, RefusesSequencesThatCannotBe) {
   shape.sequences = sequences;
   EXPECT_NO_THROW(check_attention(shape));
   shape.key_mask = mask;
-  EXPECT_THROW(check_attention(shape), Error) << "a mask besides";
+  EXPECT_THROW(check_attention(shape), Error) << "sequences with a mask";
   shape.key_mask = {};
   shape.key_length = 4;
-  EXPECT_THROW(check_attention(shape), Error) << "a cache";
+  EXPECT_THROW(check_attention(shape), Error) << "sequences with a cache";
   shape.key_length = 3;
   shape.sequences = floats;
-  EXPECT_THROW(check_attention(shape), Error) << "of f32";
+  EXPECT_THROW(check_attention(shape), Error) << "offsets of f32";
   shape.sequences = fewer;
-  EXPECT_THROW(check_attention(shape), Error) << "of one row";
+  EXPECT_THROW(check_attention(shape), Error) << "offsets for one row only";
 }
 
-// A row's tokens have a sequence each; what lies beyond the row, or before its first, has none.
-TEST_F(AttentionTest, SequencesOfTokens) {
-  if (on_cuda()) GTEST_SKIP() << "the host's";
+// Each token of a row belongs to one sequence. Positions past the row, or before its first
+// sequence, belong to none.
+TEST_F(AttentionTest, FindsTheSequenceOfEachToken) {
+  if (on_cuda()) GTEST_SKIP() << "tests a host function";
   AttentionShape shape;
   shape.batch = 2, shape.query_length = shape.key_length = 5;
   Array sequences({2, 3}, DType::i32);
@@ -128,12 +130,12 @@ TEST_F(AttentionTest, SequencesOfTokens) {
   EXPECT_EQ(range(0, 2), std::pair(std::int64_t{2}, std::int64_t{5}));
   EXPECT_EQ(range(1, 4), std::pair(std::int64_t{0}, std::int64_t{5}));
   set({1, 2, 2, 0, 6, 6});
-  EXPECT_THROW(sequence_of(shape, 0, 0), Error) << "before the first";
-  EXPECT_THROW(sequence_of(shape, 1, 4), Error) << "beyond the row";
+  EXPECT_THROW(sequence_of(shape, 0, 0), Error) << "the position is before the first sequence";
+  EXPECT_THROW(sequence_of(shape, 1, 4), Error) << "the position is beyond the row";
 }
 
-// By cuDNN alone, on a real GPU and on an emulated one: another's turn is an error. Heads of 32, of
-// which cuDNN has been seen to make plans.
+// Attention only by cuDNN, on a real GPU and on an emulated one: a fallback to other kernels is an
+// error. Heads have size 32, for which cuDNN is known to make plans.
 class ByCudnnAlone : public AttentionTest {
  protected:
   void SetUp() override {
@@ -147,7 +149,7 @@ class ByCudnnAlone : public AttentionTest {
 
 constexpr Setting kSixRows{.batch = 6, .heads = 2, .queries = 70, .keys = 70, .head_dim = 32};
 
-TEST_F(ByCudnnAlone, AllKeysAndLengths) {
+TEST_F(ByCudnnAlone, SupportsAllKeysAndLengths) {
   by_cudnn([this] {
     for (DType dtype : {DType::bf16, DType::f16})
       for (bool causal : {false, true}) {
@@ -161,14 +163,15 @@ TEST_F(ByCudnnAlone, AllKeysAndLengths) {
   });
 }
 
-TEST_F(ByCudnnAlone, AFewKeysAhead) {
+TEST_F(ByCudnnAlone, SupportsAFewKeysAhead) {
   by_cudnn([this] {
     check({.batch = 2, .queries = 66, .keys = 130, .head_dim = 32, .dtype = DType::bf16});
   });
 }
 
-TEST_F(ByCudnnAlone, PackedSequences) {
-  if (!cudnn_.packed_gradient) GTEST_SKIP() << "their gradient is cuDNN's from 9.0 on";
+TEST_F(ByCudnnAlone, SupportsPackedSequences) {
+  if (!cudnn_.packed_gradient)
+    GTEST_SKIP() << "before 9.0 cuDNN has no gradient of packed sequences";
   by_cudnn([this] {
     for (DType dtype : {DType::bf16, DType::f16})
       for (bool causal : {false, true}) {
@@ -186,7 +189,7 @@ TEST_F(ByCudnnAlone, PackedSequences) {
              .head_dim = 32,
              .dtype = DType::bf16,
              .sequences = {0, 100, 190, 191, 260, 300, 380, 380}});
-      // More pieces than are worth it: the own kernels' turn.
+      // More pieces than are efficient, so Shoal's own kernels run.
       Setting many{.batch = 1,
                    .heads = 4,
                    .queries = 190,
@@ -200,8 +203,8 @@ TEST_F(ByCudnnAlone, PackedSequences) {
   });
 }
 
-// Who is asked hangs on what the kernels say of themselves.
-TEST(CudnnOfTheTests, IsReadFromWhatKernelsSay) {
+// cuDNN's version and the GPU's capability are read from the description of the kernels.
+TEST(CudnnOfTheTests, IsReadFromTheKernelsDescription) {
   EXPECT_EQ(shoal::testing::cudnn_version_of("NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.19.0"), 91900);
   EXPECT_EQ(shoal::testing::cudnn_version_of("NVIDIA H200, cuBLASLt 13.1.0, no cuDNN"), 0);
   EXPECT_EQ(shoal::testing::capability_of("NVIDIA A100, 40.0 GiB, compute capability 8.0, cuB"),
@@ -212,8 +215,8 @@ TEST(CudnnOfTheTests, IsReadFromWhatKernelsSay) {
   EXPECT_NE(described.find("cuDNN"), std::string::npos) << described;
 }
 
-// Pieces of the batch by cuDNN, which each have lengths of their own.
-TEST_F(AttentionTest, LengthsInPiecesOnAGpu) {
+// cuDNN computes the batch in pieces, each with its own lengths.
+TEST_F(AttentionTest, LengthsWorkInPiecesOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
     check({.batch = 7,
@@ -227,9 +230,9 @@ TEST_F(AttentionTest, LengthsInPiecesOnAGpu) {
   });
 }
 
-// What one form of the mask says the other can say too. A GPU's tiles in which nothing is seen
-// shrink the sums so far by a factor that is 1 but for its rounding.
-TEST_F(AttentionTest, LengthsAreAMask) {
+// Key lengths and an equal byte mask must give the same result. On a GPU, tiles without a visible
+// key multiply the sums so far by a factor that is 1 except for rounding.
+TEST_F(AttentionTest, LengthsEqualAMask) {
   const Setting lengths{.batch = 3, .queries = 67, .keys = 67, .lengths = {5, 67, 0}};
   Setting bytes = lengths;
   bytes.lengths = {};

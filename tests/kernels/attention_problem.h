@@ -1,5 +1,5 @@
-// What the tests of attention share: a problem of given sizes, run by any kernels, and the check of
-// all of a device's against the reference.
+// The tests of attention share this: a problem of given sizes that any kernels can run, and a
+// comparison of all of a device's kernels with the reference.
 #pragma once
 
 #include <algorithm>
@@ -37,11 +37,12 @@ struct Setting {
   bool causal = true, mask = false;
   float dropout = 0;
   std::int64_t key_heads = 0;
-  std::optional<float> scale = {};         // 1 / sqrt(head_dim)
-  std::int64_t apart = 0;                  // elements between samples of q, k, v and dq
-  std::vector<std::int32_t> lengths = {};  // of the keys of each batch row, in the mask's stead
-  std::vector<std::int32_t> mask_of_lengths = {};  // the same by bytes
-  // AttentionShape::sequences, counted through the batch: where they begin, then where all end.
+  std::optional<float> scale = {};                 // 1 / sqrt(head_dim)
+  std::int64_t apart = 0;                          // elements between samples of q, k, v and dq
+  std::vector<std::int32_t> lengths = {};          // keys of each batch row, instead of a mask
+  std::vector<std::int32_t> mask_of_lengths = {};  // the same as bytes
+  // AttentionShape::sequences, counted through the batch: where each begins, and where the last one
+  // ends.
   std::vector<std::int32_t> sequences = {};
 };
 
@@ -49,8 +50,8 @@ struct Result {
   Array out, log_sum_exp, dq, dk, dv;
 };
 
-// q, k and v as slices of one fused [B, T, 3·H·D] projection where lengths agree, so that strides
-// are exercised; gradients into one such tensor too.
+// q, k and v are slices of one fused [B, T, 3·H·D] projection if their lengths agree, so that
+// strides are tested. Their gradients are slices of one such tensor too.
 class Problem {
  public:
   explicit Problem(const Setting& s)
@@ -71,7 +72,7 @@ class Problem {
     shape_.scale = s.scale.value_or(1 / std::sqrt(static_cast<float>(s.head_dim)));
     if (s.mask) {
       mask_ = Array({s.batch, s.keys}, DType::u8);
-      for (std::int64_t b = 0; b < s.batch; ++b)  // the last batch row sees nothing
+      for (std::int64_t b = 0; b < s.batch; ++b)  // the last batch row sees no key
         for (std::int64_t j = 0; j < s.keys; ++j)
           mask_.set(b * s.keys + j, b + 1 < s.batch && (j % 5 != 3 || j == 0) ? 1 : 0);
     }
@@ -95,7 +96,7 @@ class Problem {
     shape_.head_offset = 4;
   }
 
-  // `keeps`: forward notes what it kept, where the kernels can.
+  // `keeps`: the forward pass records which elements dropout kept, if the kernels can.
   Result run(AttentionKernels& kernels, Device device, bool keeps = false) const {
     const At at_device(device);
     AttentionShape shape = shape_;
@@ -131,7 +132,7 @@ class Problem {
   }
 
  private:
-  // Rows with fewer than others have empty ones at their end.
+  // Rows with fewer sequences than others have empty ones at their end.
   void set_sequences() {
     std::vector<std::vector<std::int64_t>> rows(static_cast<std::size_t>(s_.batch));
     for (std::size_t i = 0; i + 1 < s_.sequences.size(); ++i) {
@@ -188,9 +189,9 @@ class AttentionTest : public ::testing::Test {
     const double tolerance = 4 * epsilon(s.dtype) + 1e-5;
     EXPECT_TRUE(close(ours.out, expected.out, tolerance));
     EXPECT_TRUE(close(ours.log_sum_exp, expected.log_sum_exp, 1e-5));
-    // bf16: the probabilities, their gradients and delta are rounded on the way.
+    // In bf16, the probabilities, their gradients and delta are rounded as well.
     const double gradient = 2 * tolerance;
-    // Columns of dq's fused tensor that belong to nobody stay poisoned in both.
+    // Unused columns of dq's fused tensor stay poisoned in both.
     EXPECT_TRUE(close_or_poisoned(ours.dq, expected.dq, gradient));
     EXPECT_TRUE(close(ours.dk, expected.dk, gradient));
     EXPECT_TRUE(close(ours.dv, expected.dv, gradient));
@@ -201,10 +202,10 @@ class AttentionTest : public ::testing::Test {
     const Result kept = problem.run(kernels, device, true);
     EXPECT_TRUE(kept.out.same_bytes(ours.out) && kept.dq.same_bytes(ours.dq) &&
                 kept.dk.same_bytes(ours.dk) && kept.dv.same_bytes(ours.dv))
-        << "depends on who remembers what was dropped";
+        << "depends on whether forward records what it kept";
   }
 
-  // Where the fused kernels have no code that could run, nor anybody bf16.
+  // True on GPUs that have no fused kernels and no bf16.
   static bool before_sm80() {
     try {
       make_test_kernels()->check_computes(DType::bf16);
@@ -214,7 +215,8 @@ class AttentionTest : public ::testing::Test {
     return false;
   }
 
-  // Kernels that `test` makes read the variable so; a thread makes its own.
+  // Kernels that `test` makes read the variable, because `test` runs on a new thread, which makes
+  // its own kernels.
   static void with_variable(const char* name, const char* value,
                             const std::function<void()>& test) {
     ::setenv(name, value, 1);

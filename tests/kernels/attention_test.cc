@@ -30,7 +30,7 @@ TEST_F(AttentionTest, FusedKernelsAreRefusedBeforeSm80) {
       << said;
 }
 
-TEST_F(AttentionTest, SmallAndOddSizes) {
+TEST_F(AttentionTest, SupportsSmallAndOddSizes) {
   for (DType dtype : kDtypes)
     for (bool causal : {false, true}) {
       for (std::int64_t length : {1, 2, 31, 65})
@@ -43,11 +43,11 @@ TEST_F(AttentionTest, SmallAndOddSizes) {
                  .causal = causal});
         }
       check({.queries = 3, .keys = 40, .dtype = dtype, .causal = causal});   // with a cache
-      check({.queries = 40, .keys = 33, .dtype = dtype, .causal = causal});  // some see nothing
+      check({.queries = 40, .keys = 33, .dtype = dtype, .causal = causal});  // some see no key
     }
 }
 
-TEST_F(AttentionTest, SizesOfHeads) {
+TEST_F(AttentionTest, SupportsAllHeadSizes) {
   for (DType dtype : kDtypes)
     for (std::int64_t dim : {64, 72, 128, 256}) {
       check({.batch = 1, .heads = 1, .queries = 130, .keys = 130, .head_dim = dim, .dtype = dtype});
@@ -55,9 +55,9 @@ TEST_F(AttentionTest, SizesOfHeads) {
     }
 }
 
-// As large language models have them; on a GPU of 99 KiB of shared memory forward is by other
-// kernels than backward.
-TEST_F(AttentionTest, MaskedHeadsOf128) {
+// Head sizes of large language models. On a GPU with 99 KiB of shared memory, forward and backward
+// use different kernels.
+TEST_F(AttentionTest, SupportsMaskedHeadsOf128) {
   for (DType dtype : {DType::f32, DType::bf16})
     check({.heads = 1,
            .queries = 70,
@@ -68,8 +68,8 @@ TEST_F(AttentionTest, MaskedHeadsOf128) {
            .dropout = 0.2f});
 }
 
-// A GPU has two implementations; the one that is not its first choice must do everything.
-TEST_F(AttentionTest, OwnKernelsOfAGpu) {
+// A GPU has two implementations. The one that is not its first choice must also support everything.
+TEST_F(AttentionTest, OwnKernelsSupportEverythingOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   if (before_sm80()) GTEST_SKIP() << "needs compute capability 8.0";
   with_variable("SHOAL_CUDA_ATTENTION", "own", [this] {
@@ -89,8 +89,8 @@ TEST_F(AttentionTest, OwnKernelsOfAGpu) {
   });
 }
 
-// What a GPU before sm_80 does, and others where heads are large.
-TEST_F(AttentionTest, ProductsOfScoresOnAGpu) {
+// GPUs before sm_80 use this, and others if heads are large.
+TEST_F(AttentionTest, ProductsOfScoresAreCorrectOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   with_variable("SHOAL_CUDA_ATTENTION", "products", [this] {
     for (DType dtype : {DType::f32, DType::f16})
@@ -112,8 +112,8 @@ TEST_F(AttentionTest, ProductsOfScoresOnAGpu) {
   check({.batch = 1, .heads = 2, .queries = 20, .keys = 20, .head_dim = 264, .dtype = DType::f16});
 }
 
-// 1 MiB: two batch rows of four, one of two heads, and pieces of a head's queries.
-TEST_F(AttentionTest, ProductsInPiecesOnAGpu) {
+// 1 MiB of workspace: two of four batch rows, one of two heads, and pieces of a head's queries.
+TEST_F(AttentionTest, ProductsInPiecesAreCorrectOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   with_variable("SHOAL_CUDA_ATTENTION", "products", [this] {
     with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
@@ -131,8 +131,8 @@ TEST_F(AttentionTest, ProductsInPiecesOnAGpu) {
   });
 }
 
-// Of 7 samples 3, 3 and 1; of 8 samples 2 at a time.
-TEST_F(AttentionTest, GradientInPiecesOnAGpu) {
+// 7 samples in pieces of 3, 3 and 1; 8 samples in pieces of 2.
+TEST_F(AttentionTest, GradientInPiecesIsCorrectOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU";
   with_variable("SHOAL_CUDA_ATTENTION_WORKSPACE", "1", [this] {
     for (std::int64_t batch : {7, 8})
@@ -145,7 +145,7 @@ TEST_F(AttentionTest, GradientInPiecesOnAGpu) {
   });
 }
 
-// As in generation: nobody wants the sums, and a few queries meet a cache with room for more keys.
+// As in generation: the sums are not needed, and a few queries attend to a cache with free slots.
 TEST_F(AttentionTest, InferenceKeepsNoSums) {
   const std::int64_t heads = 2, dim = 8, width = heads * dim, capacity = 70, batch = 2;
   const auto kernels = make_test_kernels();
@@ -178,21 +178,22 @@ TEST_F(AttentionTest, InferenceKeepsNoSums) {
     }
 }
 
-// Below 0 the smallest score counts most; at 0 all that are seen count alike.
-TEST_F(AttentionTest, ScalesOfNoughtAndBelow) {
+// With a negative scale the smallest score has the most weight. With 0 all visible keys have the
+// same weight.
+TEST_F(AttentionTest, SupportsZeroAndNegativeScales) {
   for (DType dtype : kDtypes)
     for (float scale : {-0.3f, 0.0f})
       check({.queries = 37, .keys = 37, .dtype = dtype, .mask = true, .scale = scale});
 }
 
-// Vectors suit the first sample, and not those after it.
-TEST_F(AttentionTest, SamplesBeginAnywhere) {
+// The first sample is aligned for vectors, and later ones are not.
+TEST_F(AttentionTest, SamplesMayBeUnaligned) {
   for (DType dtype : kDtypes)
     for (std::int64_t key_heads : {0, 2})
       check({.heads = 4, .dtype = dtype, .key_heads = key_heads, .apart = 1});
 }
 
-TEST_F(AttentionTest, HeadsShareKeyHeads) {
+TEST_F(AttentionTest, QueryHeadsMayShareKeyHeads) {
   for (DType dtype : kDtypes)
     for (std::int64_t key_heads : {1, 2, 3, 6}) {
       check({.heads = 6, .queries = 37, .keys = 37, .dtype = dtype, .key_heads = key_heads});
@@ -211,13 +212,13 @@ TEST_F(AttentionTest, HeadsShareKeyHeads) {
   EXPECT_THROW(check_attention(shape), Error);
 }
 
-TEST_F(AttentionTest, EmptySizes) {
+TEST_F(AttentionTest, SupportsEmptySizes) {
   check({.batch = 0});
   check({.queries = 0, .keys = 5, .causal = false});
   check({.queries = 5, .keys = 0, .causal = false});
 }
 
-TEST_F(AttentionTest, SeveralKeyBlocks) {
+TEST_F(AttentionTest, SupportsSeveralKeyBlocks) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (bool causal : {false, true})
       check({.batch = 1,
@@ -231,7 +232,7 @@ TEST_F(AttentionTest, SeveralKeyBlocks) {
              .dropout = 0.2f});
 }
 
-TEST_F(AttentionTest, KeyMask) {
+TEST_F(AttentionTest, FollowsTheKeyMask) {
   for (DType dtype : kDtypes)
     for (bool causal : {false, true})
       check({.queries = 37, .keys = 37, .dtype = dtype, .causal = causal, .mask = true});
@@ -243,8 +244,8 @@ TEST_F(AttentionTest, DropoutFollowsTheCoordinates) {
       check({.queries = 71, .keys = 71, .head_dim = 16, .dtype = dtype, .dropout = dropout});
 }
 
-// The code of older machines, on this one.
-TEST_F(AttentionTest, OtherInstructionSets) {
+// Runs the code for older machines on this one.
+TEST_F(AttentionTest, OtherInstructionSetsAgree) {
   SHOAL_CPU_ONLY("instruction sets");
   for (std::int64_t target : {HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
     if (!(hwy::SupportedTargets() & target)) continue;
@@ -257,7 +258,8 @@ TEST_F(AttentionTest, OtherInstructionSets) {
   }
 }
 
-// A query of NaN is not one that sees no key, whatever the instruction set's max makes of NaN.
+// A query of NaN must not be treated as one without visible keys, although max of NaN depends on
+// the instruction set.
 TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
   const std::int64_t dim = 8;
   for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {

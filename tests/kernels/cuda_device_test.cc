@@ -1,5 +1,4 @@
-// What CUDA kernels compute with, where it is plain arithmetic: the same code compiled for the
-// host.
+// Plain arithmetic of the CUDA kernels, compiled for the host.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -43,7 +42,7 @@ TEST(CudaPhilox, GivesTheBitsOfRandomH) {
   }
 }
 
-TEST(CudaDropout, RowsLieWhereDropoutArgsSay) {
+TEST(CudaDropout, RowsFollowDropoutArgs) {
   DropoutArgs args;
   args.probability = 0.3f;
   args.site.sample_first = 5;
@@ -92,7 +91,7 @@ TEST(CudaRowPacks, CoverEachElementOnce) {
     EXPECT_EQ(next, 5 * columns);
   }
   EXPECT_EQ(RowPacks(3, 0, 8).total, 0);
-  // More packs than 32 bits count.
+  // More packs than 32 bits can count.
   const RowPacks large(std::int64_t{1} << 33, 20, 8);
   const RowPacks::Place last = large.at(large.total - 1);
   EXPECT_EQ(last.row, (std::int64_t{1} << 33) - 1);
@@ -100,7 +99,7 @@ TEST(CudaRowPacks, CoverEachElementOnce) {
   EXPECT_EQ(last.count, 4);
 }
 
-// Every element in order, and whole packs only where all the pointers are aligned.
+// Visits every element in order, and uses whole packs only if all pointers are aligned.
 TEST(CudaPackedRange, TakesEveryElementOnce) {
   for (const std::int64_t bytes : {1, 2, 4, 8})
     for (const std::uintptr_t first : {0x1000u, 0x1001u, 0x1002u, 0x1008u, 0x100fu})

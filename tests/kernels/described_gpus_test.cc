@@ -1,6 +1,6 @@
-// Which of our graphs cuDNN itself takes, without a GPU: it chooses an engine and compiles for
-// devices that are described to it. What docs/internals/gpu.md says it takes and refuses. Nothing
-// runs.
+// Checks which of Shoal's graphs cuDNN accepts, without a GPU: cuDNN chooses an engine and compiles
+// for devices that are only described to it. docs/internals/gpu.md states the expected result. No
+// kernel runs.
 #include <string>
 #include <tuple>
 
@@ -11,12 +11,12 @@
 
 #include "shoal/kernels/cuda/attention_cudnn.h"
 
-extern "C" int shoal_described_gpus_loads();  // of described_gpus/driver.cc
+extern "C" int shoal_described_gpus_loads();  // from described_gpus/driver.cc
 
 namespace shoal::kernels {
 namespace {
 
-// In the fields that cuDNN 9.19 asks for.
+// Describes a device with the fields that cuDNN 9.19 reads.
 std::string described(int capability, int multiprocessors, int shared_memory, int cache) {
   return fmt::format(
       R"({{"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
@@ -51,7 +51,7 @@ struct Gpu {
 };
 class DescribedGpu : public ::testing::TestWithParam<std::tuple<Gpu, std::int64_t>> {};
 
-TEST_P(DescribedGpu, HasPlansOfTheGraphs) {
+TEST_P(DescribedGpu, HasPlansForTheGraphs) {
   const auto& [gpu, head_dim] = GetParam();
   if (shoal::testing::cudnn_version_of(cudnn_version()) < 91501)
     GTEST_SKIP() << "needs cuDNN 9.15.1; this is " << cudnn_version();
@@ -73,16 +73,17 @@ TEST_P(DescribedGpu, HasPlansOfTheGraphs) {
         }
         EXPECT_EQ(why, "") << what;
         ++made;
-        // A deterministic gradient keeps 16 bits a score, by which calls are cut in pieces.
+        // A deterministic gradient keeps 16 bits a score. Calls are split into pieces by this
+        // amount.
         constexpr std::size_t scores = 2 * kBatch * kHeads * kTokens * kTokens;
         const std::size_t workspace = CudnnAttention::workspace_bytes(plan);
         EXPECT_GE(workspace, backward ? scores : 0) << what;
         EXPECT_LT(workspace, (backward ? scores : 0) + (1 << 20)) << what;
       }
-  EXPECT_GE(shoal_described_gpus_loads() - before, made) << "compiled to the end";
+  EXPECT_GE(shoal_described_gpus_loads() - before, made) << "the plans were compiled";
 }
 
-// Sizes as NVIDIA's architecture white papers and programming guide have them.
+// Sizes from NVIDIA's architecture white papers and programming guide.
 constexpr Gpu kGpus[] = {{"H100", 90, 132, 232448, 50 << 20}, {"A100", 80, 108, 166912, 40 << 20}};
 INSTANTIATE_TEST_SUITE_P(Gpus, DescribedGpu,
                          ::testing::Combine(::testing::ValuesIn(kGpus), ::testing::Values(64, 128)),

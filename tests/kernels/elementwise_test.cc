@@ -14,7 +14,7 @@ SHOAL_ON_EACH_TARGET(Elementwise);
 
 constexpr std::int64_t kCounts[] = {0, 1, 3, 17, 1000, 100003};
 
-TEST_P(Elementwise, AddScaleAxpy) {
+TEST_P(Elementwise, AddsScalesAndAccumulates) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : kCounts) {
       const Shape shape{count};
@@ -35,7 +35,7 @@ TEST_P(Elementwise, AddScaleAxpy) {
     }
 }
 
-TEST_P(Elementwise, AddBias) {
+TEST_P(Elementwise, AddsBias) {
   for (const DType dtype : kTrainingDTypes)
     for (const DType bias_dtype : {DType::f32, dtype})
       for (const Shape& shape :
@@ -48,12 +48,12 @@ TEST_P(Elementwise, AddBias) {
       }
 }
 
-TEST_P(Elementwise, CastsAnyPair) {
+TEST_P(Elementwise, CastsBetweenAnyTwoDtypes) {
   const std::int64_t many = has_little_time() ? 9001 : 70001;
   for (const DType from : kAllDTypes)
     for (const DType to : kAllDTypes)
       for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{19}, many}) {
-        // Inside every dtype's range where it is an integer; edges are tested below.
+        // Within the range of both dtypes if one is an integer. Other tests cover the edges.
         const double low = from == DType::u8 || to == DType::u8 ? 0 : -120;
         const Host x = Host::random(Shape{count}, from, 3, low, 120);
         verify(
@@ -63,7 +63,7 @@ TEST_P(Elementwise, CastsAnyPair) {
       }
 }
 
-// Wherever the kernels run, either side of a cast may be in (pageable) host memory.
+// On any device, either side of a cast may be in (pageable) host memory.
 TEST_P(Elementwise, CastsFromAndToHostMemory) {
   const Shape shape{1001};
   const auto kernels = make_test_kernels();
@@ -105,7 +105,7 @@ TEST(Cast, SaturatesTowardZeroAndWraps) {
   EXPECT_EQ(wrapped.at(0), 44);
 }
 
-// Every 16-bit pattern widened, and f32 around every tie narrowed, against the scalar types.
+// Widens every 16-bit pattern and narrows f32 around every tie, and compares with the scalar types.
 template <class T>
 void expect_same_conversions(DType dtype) {
   const auto kernels = make_test_kernels();
@@ -155,7 +155,7 @@ TEST_P(Elementwise, RoundsToNearestEven) {
   expect_same_conversions<float16>(DType::f16);
 }
 
-TEST_P(Elementwise, Transpose) {
+TEST_P(Elementwise, Transposes) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i8})
     for (const Shape& shape : {Shape{0, 3}, Shape{1, 1}, Shape{5, 130}, Shape{129, 67},
                                Shape{700, 300}, Shape{3, 40, 2}, Shape{2, 3, 65, 70}}) {
@@ -167,7 +167,7 @@ TEST_P(Elementwise, Transpose) {
     }
 }
 
-TEST_P(Elementwise, Activations) {
+TEST_P(Elementwise, ComputesActivations) {
   for (const Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
                                 Activation::tanh, Activation::relu})
     for (const DType dtype : kTrainingDTypes)
@@ -199,7 +199,7 @@ TEST_P(Elementwise, Activations) {
       }
 }
 
-TEST_P(Elementwise, Swiglu) {
+TEST_P(Elementwise, ComputesSwiglu) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 19, 40001}) {
       const Shape shape{count};
@@ -224,7 +224,7 @@ TEST_P(Elementwise, Swiglu) {
     }
 }
 
-// In f32 against double: a few units in the last place, far into the negative tail.
+// Compares f32 with double: a few units in the last place, far into the negative tail.
 TEST_P(Elementwise, GeluKeepsRelativePrecision) {
   constexpr std::int64_t kCount = 200001;
   const auto kernels = make_test_kernels();
@@ -236,7 +236,8 @@ TEST_P(Elementwise, GeluKeepsRelativePrecision) {
     double worst = 0;
     for (std::int64_t i = 0; i < kCount; ++i) {
       const double v = x.at(i);
-      // erfc and the logistic function, where 1 + erf and 1 + tanh would cancel even in double.
+      // Uses erfc and the logistic function, because 1 + erf and 1 + tanh would cancel even in
+      // double.
       const double expected = kind == Activation::gelu_erf
                                   ? 0.5 * v * std::erfc(-v / std::sqrt(2.0))
                                   : v / (1 + std::exp(-2 * std::sqrt(2 / 3.14159265358979323846) *
@@ -244,10 +245,10 @@ TEST_P(Elementwise, GeluKeepsRelativePrecision) {
       if (expected != 0)
         worst = std::max(worst, std::abs(actual.at(i) - expected) / std::abs(expected));
     }
-    // The tanh form's exponent reaches 25 and its argument's rounding is multiplied by it. Without
-    // fused multiply-add the erf form cannot recover what rounding took from x * x.
+    // The tanh form's exponent reaches 25, which multiplies its argument's rounding error. Without
+    // fused multiply-add, the erf form cannot recover the rounding of x * x.
     const bool fused = GetParam() <= HWY_AVX2;
-    // With CUDA's functions the erf form was 8.4 units off on an H200.
+    // With CUDA's functions the erf form differed by 8.4 units on an H200.
     const double units = kind == Activation::gelu_tanh ? 80 : on_cuda() ? 10 : fused ? 8 : 24;
     EXPECT_LT(worst, units * 0x1p-24);
     RecordProperty(kind == Activation::gelu_erf ? "erf_units" : "tanh_units",
@@ -291,7 +292,7 @@ TEST_P(Elementwise, DropoutTakesTheBitsOfItsCoordinates) {
   }
 }
 
-TEST_P(Elementwise, Dropout) {
+TEST_P(Elementwise, AppliesDropout) {
   for (const DType dtype : kTrainingDTypes)
     for (const float probability : {0.0f, 0.1f, 0.999f})
       for (const Shape& shape : {Shape{0, 3}, Shape{1, 1}, Shape{13, 31}, Shape{64, 1500}}) {
@@ -306,7 +307,7 @@ TEST_P(Elementwise, Dropout) {
       }
 }
 
-TEST_P(Elementwise, DropoutOfColumnShardsIsThatOfTheWhole) {
+TEST_P(Elementwise, DropoutOfColumnShardsMatchesTheWhole) {
   const auto kernels = make_test_kernels();
   DropoutArgs args = dropout_args(0.5f);
   args.column_offset = 0;
@@ -326,7 +327,7 @@ TEST_P(Elementwise, DropoutOfColumnShardsIsThatOfTheWhole) {
   }
 }
 
-TEST_P(Elementwise, RandomFills) {
+TEST_P(Elementwise, FillsAtRandom) {
   RandomSite site;
   site.seed = 99;
   site.site = 4;

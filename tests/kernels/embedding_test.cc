@@ -7,7 +7,7 @@ SHOAL_ON_EACH_TARGET(Embedding);
 
 Host ids_of(std::int64_t count, std::int64_t vocabulary) {
   Host ids(Shape{count}, DType::i32);
-  // Many repeats of small ids, as in text.
+  // Small ids repeat often, as in text.
   for (std::int64_t i = 0; i < count; ++i)
     ids.set(i, static_cast<double>(i * i * 7 % 31 % vocabulary));
   return ids;
@@ -46,8 +46,9 @@ TEST_P(Embedding, BackwardAddsToTheNamedRows) {
       }
 }
 
-// Runs of equal ids much longer than what a thread or a warp takes at once, and ids of three bytes.
-TEST_P(Embedding, BackwardOfLongRunsAndLargeVocabularies) {
+// Runs of equal ids are much longer than what a thread or a warp processes at once, and ids have
+// three bytes.
+TEST_P(Embedding, BackwardSupportsLongRunsAndLargeVocabularies) {
   constexpr std::int64_t kCount = 3000, kColumns = 4, kVocabulary = 70000;
   Host mixed(Shape{kCount}, DType::i32);
   for (std::int64_t i = 0; i < kCount; ++i)
@@ -62,7 +63,7 @@ TEST_P(Embedding, BackwardOfLongRunsAndLargeVocabularies) {
   }
 }
 
-TEST_P(Embedding, PositionBackward) {
+TEST_P(Embedding, AddsPositionGradients) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : {Shape{0, 3, 5}, Shape{1, 1, 1}, Shape{4, 50, 770}}) {
       const Host dout = Host::random(shape, dtype, 1);
@@ -74,7 +75,7 @@ TEST_P(Embedding, PositionBackward) {
     }
 }
 
-TEST_P(Embedding, Rotary) {
+TEST_P(Embedding, RotatesByPosition) {
   for (const DType dtype : kTrainingDTypes)
     for (const auto& [shape, dim] : {std::pair<Shape, std::int64_t>{Shape{0, 3, 4}, 4},
                                      {Shape{1, 1, 2}, 2},
@@ -84,7 +85,7 @@ TEST_P(Embedding, Rotary) {
       for (const bool backward : {false, true}) {
         const Host x = Host::random(shape, dtype, 1);
         const Host table = Host::random(Shape{shape[1] + 7, dim}, DType::f32, 2, -1, 1);
-        // Which begin anew within a row, and end with the table's last.
+        // The positions restart within a row and include the table's last one.
         Host positions(Shape{shape[0], shape[1]}, DType::i32);
         for (std::int64_t i = 0; i < positions.count(); ++i)
           positions.set(i, static_cast<double>(i % 5 == 4 ? shape[1] + 6 : i * 3 % 7));
@@ -126,18 +127,18 @@ TEST_P(Embedding, Rotary) {
   EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
             "rotary: positions i32 [1, 3] of [1, 4, 6]");
   args.positions = positions;
-  SHOAL_CPU_ONLY("a GPU says so at the next call, of a table's ids");
+  SHOAL_CPU_ONLY("a GPU reports ids outside the table at the next call");
   EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
             "rotary: id 5 at position 2 of 4 is outside [0, 5)");
 }
 
-// Rows by number, one a sample at a place of its own, and the same place of every sample.
+// Selects rows by number, one a sample at its own position, or the same position of every sample.
 TEST_P(Embedding, SelectsRows) {
   constexpr std::int64_t kRows = 12;
   Host numbers(Shape{5}, DType::i32), places(Shape{3}, DType::i32);
   for (const auto& [i, number] : {std::pair{0, 7}, {1, -1}, {2, 0}, {3, 11}, {4, 3}})
     numbers.set(i, number);
-  // -1: not the row before its sample.
+  // -1 must not select the row before its sample.
   for (const auto& [i, place] : {std::pair{0, 3}, {1, 0}, {2, -1}}) places.set(i, place);
   const std::pair<RowSelection, std::int64_t> none{{.numbers = {}, .stride = 4, .offset = 2}, 3};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32})
@@ -185,7 +186,7 @@ TEST_P(Embedding, CountsPositions) {
   }
 }
 
-TEST(EmbeddingErrors, NameThePlaceAndTheValue) {
+TEST(EmbeddingErrors, NameThePositionAndTheValue) {
   SHOAL_CPU_ONLY("a GPU reports them at a later call (tests/gpu)");
   const auto kernels = make_test_kernels();
   Host ids = ids_of(10, 4), table = Host::random(Shape{4, 2}, DType::f32, 1);

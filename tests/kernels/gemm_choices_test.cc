@@ -1,5 +1,5 @@
-// What products on CUDA decide on the host: layouts for cuBLASLt, what it may fuse, the file of
-// algorithms.
+// Host decisions for products on CUDA: layouts for cuBLASLt, possible fusions, and the file of
+// chosen algorithms.
 #include "shoal/kernels/cuda/gemm_choices.h"
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 namespace shoal::kernels {
 namespace {
 
-// Addresses that nobody reads.
+// Addresses that are never read.
 const void* at(std::size_t offset) {
   alignas(4096) static const std::byte memory[32768] = {};
   return memory + offset;
@@ -41,8 +41,8 @@ GemmArgs product(std::int64_t m, std::int64_t n, std::int64_t k) {
   return args;
 }
 
-// What cuBLASLt makes of the layouts, by its manual: element (i, j) of a column-major matrix is
-// data[j·leading + i], D = op(A)·op(B).
+// Interprets the layouts as cuBLASLt's manual does: element (i, j) of a column-major matrix is
+// data[j·leading + i], and D = op(A)·op(B).
 std::vector<int> as_cublas_would(const GemmKey& key, const std::vector<int>& our_a,
                                  const std::vector<int>& our_b) {
   const GemmLayouts layouts = gemm_layouts(key);
@@ -94,7 +94,7 @@ TEST(GemmLayouts, AreTheRowMajorProduct) {
       }
 }
 
-TEST(GemmKeys, HoldAlignmentAndNoAddress) {
+TEST(GemmKeys, ContainAlignmentsButNoAddresses) {
   GemmArgs args = product(8, 8, 8);
   const GemmKey key = gemm_key(args, GemmFusion::none);
   args.a.data = at(20480);
@@ -123,7 +123,7 @@ TEST(GemmKeys, HoldAlignmentAndNoAddress) {
   EXPECT_EQ(texts.size(), 8u) << "two keys have one text";
 }
 
-TEST(GemmFusions, AreThoseThatCublasltHas) {
+TEST(GemmFusions, AreThoseThatCublasLtHas) {
   GemmArgs args = product(16, 24, 8);
   EXPECT_EQ(widest_fusion(args), GemmFusion::none);
   args.bias = at(4096);
@@ -135,18 +135,18 @@ TEST(GemmFusions, AreThoseThatCublasltHas) {
   EXPECT_EQ(widest_fusion(args), GemmFusion::gelu_aux_bias);
   EXPECT_EQ(without_activation(args), GemmFusion::bias);
   args.aux.data = at(16386);
-  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux off its alignment";
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux is unaligned";
   args.aux = {at(16384), 25, 0};
-  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux in odd steps";
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "aux has an odd leading dimension";
   args.aux.leading = 24;
   args.activation = Activation::gelu_erf;
-  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "cuBLASLt knows the tanh form alone";
+  EXPECT_EQ(widest_fusion(args), GemmFusion::bias) << "cuBLASLt has only the tanh form";
   args.activation = Activation::gelu_tanh;
   args.bias_dtype = DType::f32;
   EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is of another dtype than c";
   args.bias_dtype = DType::bf16;
   args.bias = at(4104);
-  EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is off its alignment";
+  EXPECT_EQ(widest_fusion(args), GemmFusion::none) << "the bias is unaligned";
   args.bias = at(4096);
   args.output = DType::f32;
   EXPECT_EQ(widest_fusion(args), GemmFusion::none);
@@ -159,8 +159,8 @@ TEST(GemmFusions, AreThoseThatCublasltHas) {
   EXPECT_EQ(widest_fusion(args), GemmFusion::none);
 }
 
-// Sums are of c's dtype, and a bias's gradient is f32.
-TEST(GemmFusions, OfSumsAreThoseOfAnF32Result) {
+// Sums have c's dtype, and a bias's gradient is f32.
+TEST(GemmFusions, OfSumsNeedAnF32Result) {
   GemmArgs args = product(16, 24, 8);
   EXPECT_EQ(sums_fusion(args), GemmFusion::none);
   float sums[1];
@@ -192,7 +192,7 @@ GemmChoice some_choice(std::uint64_t seed) {
   return choice;
 }
 
-TEST(GemmChoices, AreReadBackAsTheyWere) {
+TEST(GemmChoices, AreReadBackUnchanged) {
   testing::TemporaryDirectory directory;
   const std::string inside = directory.path() + "/deep/er";
   GemmChoice apart;
@@ -212,23 +212,23 @@ TEST(GemmChoices, AreReadBackAsTheyWere) {
   EXPECT_EQ(GemmChoices(inside, "NVIDIA H100 132 sm", 130100).find("one"), std::nullopt);
 }
 
-TEST(GemmChoices, OfTwoProcessesAreBothKeptAndTheFirstDecides) {
+TEST(GemmChoices, OfTwoProcessesAreMergedAndTheFirstWins) {
   testing::TemporaryDirectory directory;
   GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
   EXPECT_EQ(first.agree("both", some_choice(1)), some_choice(1));
   first.agree("first", some_choice(2));
   EXPECT_EQ(second.agree("both", some_choice(3)), some_choice(1));
   second.agree("second", some_choice(4));
-  EXPECT_EQ(first.find("second"), some_choice(4)) << "what others found since is seen";
+  EXPECT_EQ(first.find("second"), some_choice(4)) << "later choices of other processes are visible";
   const std::string path = first.path();
   std::filesystem::remove(path);
-  EXPECT_EQ(first.find("both"), some_choice(1)) << "what was used stays in its process";
+  EXPECT_EQ(first.find("both"), some_choice(1)) << "a process keeps the choice that it has used";
   EXPECT_EQ(first.agree("both", some_choice(5)), some_choice(1));
   GemmChoices third(directory.path(), "gpu", 1);
   EXPECT_EQ(third.find("both"), std::nullopt);
 }
 
-TEST(GemmChoices, AreTimedWhereNobodyHas) {
+TEST(GemmChoices, AreTimedIfNoProcessHas) {
   testing::TemporaryDirectory directory;
   GemmChoices first(directory.path(), "gpu", 1), second(directory.path(), "gpu", 1);
   std::uint64_t timings = 0;
@@ -237,7 +237,7 @@ TEST(GemmChoices, AreTimedWhereNobodyHas) {
   EXPECT_EQ(second.find_or_time("one", time), some_choice(1));
   EXPECT_EQ(timings, 1U);
   EXPECT_EQ(first.find_or_time("two", [] { return std::optional<GemmChoice>(); }), std::nullopt);
-  // Who could not time takes what another found meanwhile.
+  // A process whose timing fails uses another one's choice.
   EXPECT_EQ(first.find_or_time("three",
                                [&] {
                                  second.agree("three", some_choice(7));
@@ -249,7 +249,7 @@ TEST(GemmChoices, AreTimedWhereNobodyHas) {
 constexpr int kShapes = 20;
 std::string shape_name(int shape) { return "shape " + std::to_string(shape); }
 
-// What two who choose share, in memory of both where they are processes.
+// State that two choosing processes or threads share.
 struct Together {
   Together() {
     pthread_barrierattr_t shared;
@@ -260,10 +260,11 @@ struct Together {
   }
   void wait() { pthread_barrier_wait(&barrier); }
   pthread_barrier_t barrier;
-  int own[2] = {-1, -1};  // bit `shape`: the one's own result was taken; -1: neither's was
+  int own[2] = {-1, -1};  // bit `shape`: one's own result was taken; -1: neither result was
 };
 
-// Both begin to time each shape before either has a result, and each finds another one the fastest.
+// Both begin to time each shape before either has a result, and each finds another algorithm to be
+// the fastest.
 void choose(const std::string& directory, std::uint64_t me, Together& together) {
   GemmChoices choices(directory, "gpu", 1);
   int own = 0;
@@ -283,13 +284,13 @@ void expect_one_choice(const std::string& directory, const Together& together) {
   ASSERT_GE(together.own[0], 0);
   ASSERT_GE(together.own[1], 0);
   EXPECT_EQ(together.own[0] ^ together.own[1], (1 << kShapes) - 1);
-  // And a run that goes on has the same ones.
+  // A later run has the same choices.
   GemmChoices later(directory, "gpu", 1);
   for (int shape = 0; shape < kShapes; ++shape)
     EXPECT_EQ(later.find(shape_name(shape)), some_choice(together.own[1] >> shape & 1));
 }
 
-TEST(GemmChoices, OfTwoThreadsThatTimeAtOnceAreOne) {
+TEST(GemmChoices, OfTwoThreadsThatTimeAtOnceAgree) {
   testing::TemporaryDirectory directory;
   Together together;
   {
@@ -299,7 +300,7 @@ TEST(GemmChoices, OfTwoThreadsThatTimeAtOnceAreOne) {
   expect_one_choice(directory.path(), together);
 }
 
-TEST(GemmChoices, OfTwoProcessesThatTimeAtOnceAreOne) {
+TEST(GemmChoices, OfTwoProcessesThatTimeAtOnceAgree) {
   testing::TemporaryDirectory directory;
   void* const memory =
       ::mmap(nullptr, sizeof(Together), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

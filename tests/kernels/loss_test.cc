@@ -24,7 +24,7 @@ struct Setting {
   bool bias = false, accumulate = false, backward = true;
   float smoothing = 0, loss_scale = 1;
   float state_scale = 0, inverse_targets = 1;  // of a StepState; 0: there is none
-  int ignored_every = 0;                       // every n-th row has target -100; 1: all
+  int ignored_every = 0;                       // every n-th row has target -100; 1: all rows
 };
 
 struct Result {
@@ -86,15 +86,15 @@ class LossTest : public ::testing::Test {
   static void compare(const Result& ours, const Result& again, const Result& expected,
                       const Setting& s) {
     const double rows = static_cast<double>(s.rows), scale = static_cast<double>(s.loss_scale);
-    // The CPU keeps logits in f32; a GPU rounds them to the inputs' dtype. Logits lie within 8.
+    // The CPU keeps logits in f32, and a GPU rounds them to the inputs' dtype. Logits are within 8.
     const double logits = on_cuda() && s.dtype != DType::f32 ? 4 * epsilon(s.dtype) : 0;
-    // Gradients of logits are rounded to the inputs' dtype; those of x are sums over the
+    // Gradients of logits are rounded to the inputs' dtype. Gradients of x are sums over the
     // vocabulary.
     const double tolerance =
         3 * epsilon(s.dtype) + logits + 1e-6 + 1e-10 * static_cast<double>(s.vocabulary);
     EXPECT_TRUE(close(ours.loss_sum, expected.loss_sum, 2e-6 + logits, rows));
     EXPECT_TRUE(close(ours.token_loss, expected.token_loss, 1e-5 + logits));
-    // Rounding may make the largest two equal.
+    // Rounding may make the two largest logits equal.
     EXPECT_NEAR(ours.correct.at(0), expected.correct.at(0), logits > 0 ? 1 + rows / 16 : 0);
     EXPECT_TRUE(again.loss_sum.same_bytes(ours.loss_sum));
     if (!s.backward) return;
@@ -109,7 +109,7 @@ class LossTest : public ::testing::Test {
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
   std::unique_ptr<Kernels> ours_ = make_test_kernels();
   std::unique_ptr<Kernels> reference_ = make_reference_kernels();
-  std::unique_ptr<LossKernels> loss_;  // instead of ours_'s
+  std::unique_ptr<LossKernels> loss_;  // replaces the one of ours_
 };
 
 TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
@@ -131,9 +131,9 @@ TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
       }
 }
 
-// Equal logits, of which the first counts as the largest; so far below 0 that what pads an odd
-// vocabulary with logits of 0 would be infinite beside them.
-TEST_F(LossTest, EqualLogitsFarBelowNought) {
+// With equal logits the first counts as the largest. They are so far below 0 that padding an odd
+// vocabulary with logits of 0 would make the result infinite.
+TEST_F(LossTest, EqualLogitsFarBelowZeroStayFinite) {
   constexpr std::int64_t kRows = 3, kColumns = 16, kVocabulary = 17;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     Array x({kRows, kColumns}, dtype), weight({kVocabulary, kColumns}, dtype),
@@ -163,8 +163,8 @@ TEST_F(LossTest, EqualLogitsFarBelowNought) {
   }
 }
 
-// A whole vocabulary cut at uneven places, some shards empty: the ranks' parts against the whole's
-// cross-entropy.
+// A vocabulary divided at uneven positions, with some empty shards. The ranks' parts must match the
+// cross-entropy of the whole.
 struct Sharded {
   std::vector<Array> statistics, gradients;
   Array token_loss;
@@ -206,14 +206,14 @@ Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
     args.token_loss = out.token_loss;
     args.dlogits = gradient == DType::f32 ? shards[r].view() : out.gradients[r].view();
     kernels.loss().shard_cross_entropy(args, {});
-    // Moved: a copy of an Array may lie otherwise in its memory.
+    // Move it, because the memory of a copied Array may differ.
     if (gradient == DType::f32) out.gradients[r] = std::move(shards[r]);
   }
   return out;
 }
 
-// Where the scale comes from changes nothing: not one bit, for powers of two.
-TEST_F(LossTest, TheScaleMayLieInTheStepState) {
+// The source of the scale must not change a single bit if the scale is a power of two.
+TEST_F(LossTest, TheScaleMayBeInTheStepState) {
   for (DType dtype : {DType::f32, DType::f16}) {
     const Setting plain{.rows = 33,
                         .vocabulary = 130,
@@ -287,8 +287,8 @@ TEST_F(LossTest, TheScaleMayLieInTheStepState) {
   }
 }
 
-// Slices of 32 rows: the gradients of the weight and of the bias go on from slice to slice.
-TEST_F(LossTest, ManySlices) {
+// Slices of 32 rows: the gradients of the weight and of the bias accumulate over slices.
+TEST_F(LossTest, GradientsAccumulateOverManySlices) {
   CpuResources resources{2, memory_.get()};
   if (!on_cuda()) loss_ = make_cpu_loss(resources, ours_->elementwise(), 1);
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
@@ -303,11 +303,11 @@ TEST_F(LossTest, ManySlices) {
                .ignored_every = ignored});
 }
 
-// A vocabulary whose rows of f32 logits just fit a GPU's shared memory (GPT-2's, odd), and one
-// whose rows do not; more rows than a slice has, which do not divide. Against the CPU's kernels:
-// the reference would take minutes.
-TEST_F(LossTest, LargeVocabulariesOnTheDevice) {
-  if (!on_cuda()) GTEST_SKIP() << "a GPU's slices are larger than what the CPU should be asked for";
+// One vocabulary whose rows of f32 logits just fit a GPU's shared memory (GPT-2's, odd), and one
+// whose rows do not fit. There are more rows than a slice has, and not a multiple. They are
+// compared with the CPU's kernels, because the reference would take minutes.
+TEST_F(LossTest, LargeVocabulariesMatchTheCpu) {
+  if (!on_cuda()) GTEST_SKIP() << "the sizes of a GPU's slices take too long on the CPU";
   const auto cpu = make_cpu_kernels();
   const std::int64_t rows = has_little_time() ? 71 : 6001;
   for (const Setting& s : {Setting{.rows = rows, .columns = 8, .vocabulary = 50257, .bias = true},
@@ -338,8 +338,8 @@ TEST_F(LossTest, ExtremeLogitsStayFinite) {
   EXPECT_NEAR(loss.at(0), 1 + std::log1p(std::exp(-1.0)), 1e-6);
 }
 
-// As PyTorch has it: a masked class has no probability, a logit of NaN spoils its row.
-TEST_F(LossTest, LogitsOfMinusInfinityAndNaN) {
+// As in PyTorch: a masked class has probability 0, and a logit of NaN makes its row NaN.
+TEST_F(LossTest, SupportsLogitsOfMinusInfinityAndNaN) {
   constexpr std::int64_t kClasses = 40;
   for (const std::int64_t odd : {0, 17, 39})
     for (const double value : {-std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -368,7 +368,7 @@ TEST_F(LossTest, LogitsOfMinusInfinityAndNaN) {
     }
 }
 
-TEST_F(LossTest, CrossEntropyOfLogits) {
+TEST_F(LossTest, CrossEntropyOfLogitsMatchesTheReference) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (DType gradient : {dtype, DType::f32})
       for (std::int64_t rows : {0, 1, 5, 64})
@@ -396,7 +396,7 @@ TEST_F(LossTest, CrossEntropyOfLogits) {
           }
 }
 
-TEST_F(LossTest, SquaredError) {
+TEST_F(LossTest, SquaredErrorMatchesPlainSums) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const std::int64_t count : {0, 1, 7, 3000})
       for (const bool missing : {false, true}) {
@@ -425,7 +425,7 @@ TEST_F(LossTest, SquaredError) {
       }
 }
 
-TEST_F(LossTest, VocabularyShardsGiveTheWhole) {
+TEST_F(LossTest, VocabularyShardsCombineToTheWhole) {
   for (const auto& cuts : {std::vector<std::int64_t>{0, 1},
                            {0, 0, 2, 2},
                            {0, 17, 18, 50},
@@ -474,8 +474,8 @@ TEST_F(LossTest, VocabularyShardsGiveTheWhole) {
         }
 }
 
-// A shard that is masked as a whole has no probability; a NaN spoils the row on every rank.
-TEST_F(LossTest, VocabularyShardsOfMinusInfinityAndNaN) {
+// A fully masked shard has probability 0. A NaN makes the row NaN on every rank.
+TEST_F(LossTest, VocabularyShardsSupportMinusInfinityAndNaN) {
   for (const double value : {-std::numeric_limits<double>::infinity(), std::nan("")}) {
     Array logits = Array::random({1, 40}, DType::f32, 1), targets({1}, DType::i32);
     for (std::int64_t j = 0; j < 20; ++j)

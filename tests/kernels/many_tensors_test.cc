@@ -1,4 +1,4 @@
-// More tensors in one call than a launch on a GPU takes.
+// Calls with more tensors than one GPU launch accepts.
 #include "support.h"
 
 namespace shoal::kernels::testing {
@@ -14,7 +14,7 @@ std::int64_t total() {
   return sum;
 }
 
-// The tensors end to end in one.
+// Views of consecutive tensors within one.
 std::vector<View> parts(Host& all) {
   const View whole = all;
   std::vector<View> views;
@@ -27,7 +27,7 @@ std::vector<View> parts(Host& all) {
   return views;
 }
 
-TEST(ManyTensors, AreUpdatedAsByOneCallEach) {
+TEST(ManyTensors, AreUpdatedAsBySeparateCalls) {
   const auto kernels = make_test_kernels();
   StepState initial;
   initial.step = 3;
@@ -61,7 +61,7 @@ TEST(ManyTensors, AreUpdatedAsByOneCallEach) {
     EXPECT_TRUE(close(results[0][b], results[1][b], kExact)) << "buffer " << b;
 }
 
-TEST(ManyTensors, AreUpdatedByLambAsByOneCallEach) {
+TEST(ManyTensors, AreUpdatedByLambAsBySeparateCalls) {
   const auto kernels = make_test_kernels();
   StepState initial;
   initial.step = 3;

@@ -28,7 +28,7 @@ struct Case {
 
 class MatmulTest : public ::testing::Test {
  protected:
-  // c of both implementations for one setting; compares, and runs the first twice.
+  // Compares c of both implementations for one setting, and runs the tested one twice.
   void check(Case size, DType input, DType output, bool ta, bool tb, bool accumulate,
              std::int64_t groups = 0, std::int64_t offset = 0) {
     const auto [m, n, k] = size;
@@ -69,7 +69,7 @@ class MatmulTest : public ::testing::Test {
 
 constexpr DType kInputs[] = {DType::f32, DType::bf16, DType::f16};
 
-TEST_F(MatmulTest, EveryTranspositionDtypeAndAccumulation) {
+TEST_F(MatmulTest, SupportsEveryTranspositionDtypeAndAccumulation) {
   for (DType input : kInputs)
     for (DType output : {input, DType::f32})
       for (int bits = 0; bits < 8; ++bits)
@@ -77,25 +77,25 @@ TEST_F(MatmulTest, EveryTranspositionDtypeAndAccumulation) {
           check(size, input, output, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0);
 }
 
-TEST_F(MatmulTest, EmptySizes) {
+TEST_F(MatmulTest, SupportsEmptySizes) {
   for (DType input : kInputs)
     for (Case size : {Case{0, 3, 4}, Case{3, 0, 4}, Case{3, 4, 0}, Case{0, 0, 0}})
       for (bool accumulate : {false, true}) check(size, input, input, false, false, accumulate);
 }
 
-TEST_F(MatmulTest, UnalignedData) {
+TEST_F(MatmulTest, SupportsUnalignedData) {
   for (DType input : kInputs) check({37, 29, 64}, input, input, false, true, false, 0, 1);
 }
 
-// oneDNN 2.6.3 on AMX: m 257, n 17, k 63 always died; K ≡ 31 (mod 32) is where it happens.
-TEST_F(MatmulTest, HazardousInnerSizes) {
+// oneDNN 2.6.3 on AMX crashes if K ≡ 31 (mod 32); m 257, n 17, k 63 always crashed.
+TEST_F(MatmulTest, SupportsHazardousInnerSizes) {
   for (std::int64_t k : {31, 63, 95, 127, 159, 255, 511, 1023})
     for (Case size : {Case{257, 17, k}, Case{1, 31, k}, Case{64, 65, k}, Case{15, 257, k}})
       for (int bits = 0; bits < 4; ++bits)
         check(size, DType::bf16, DType::f32, (bits & 1) != 0, (bits & 2) != 0, false);
 }
 
-TEST_F(MatmulTest, ManyOddShapes) {
+TEST_F(MatmulTest, SupportsManyOddShapes) {
   std::mt19937 generator(7);
   const auto pick = [&](std::int64_t high) {
     return 1 + static_cast<std::int64_t>(generator() % static_cast<unsigned>(high));
@@ -105,7 +105,7 @@ TEST_F(MatmulTest, ManyOddShapes) {
           pick(2) == 1, pick(2) == 1, pick(2) == 1);
 }
 
-TEST_F(MatmulTest, Batched) {
+TEST_F(MatmulTest, SupportsBatches) {
   for (DType input : kInputs)
     for (int bits = 0; bits < 4; ++bits) {
       check({9, 20, 33}, input, input, (bits & 1) != 0, (bits & 2) != 0, false, 5);
@@ -114,7 +114,7 @@ TEST_F(MatmulTest, Batched) {
   check({4, 4, 4}, DType::f32, DType::f32, false, false, false, 2);
 }
 
-TEST_F(MatmulTest, BiasActivationAndPreActivation) {
+TEST_F(MatmulTest, SupportsBiasActivationAndPreActivation) {
   for (DType dtype : kInputs)
     for (DType bias_dtype : {DType::f32, dtype})
       for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
@@ -149,8 +149,8 @@ TEST_F(MatmulTest, BiasActivationAndPreActivation) {
           }
 }
 
-// The gradient of a value before an activation; 48 columns suit fused kernels, 45 do not.
-TEST_F(MatmulTest, ThroughAnActivation) {
+// The gradient of a value before an activation. Fused kernels support 48 columns but not 45.
+TEST_F(MatmulTest, ComputesGradientsThroughAnActivation) {
   for (DType input : kInputs)
     for (DType output : {input, DType::f32})
       for (Activation kind : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf,
@@ -179,8 +179,8 @@ TEST_F(MatmulTest, ThroughAnActivation) {
         }
 }
 
-// Sizes at which a library takes its usual kernels.
-TEST_F(MatmulTest, WholeTiles) {
+// Sizes for which a library uses its usual kernels.
+TEST_F(MatmulTest, SupportsWholeTiles) {
   for (DType input : kInputs)
     for (int bits = 0; bits < 8; ++bits)
       check({128, 256, 64}, input, (bits & 4) != 0 ? DType::f32 : input, (bits & 1) != 0,
@@ -188,8 +188,8 @@ TEST_F(MatmulTest, WholeTiles) {
 }
 
 // Edges of tiles (6 rows, 16 or 32 columns), of panels and of blocks of k (256), on any machine.
-TEST_F(MatmulTest, FewRows) {
-  SHOAL_CPU_ONLY("narrow_product is its own");
+TEST_F(MatmulTest, SupportsFewRows) {
+  SHOAL_CPU_ONLY("narrow_product exists only on the CPU");
   for (const Case& size : {Case{1, 64, 64},
                            {24, 16, 256},
                            {29, 65, 257},
@@ -232,7 +232,7 @@ TEST_F(MatmulTest, FewRows) {
     }
 }
 
-TEST_F(MatmulTest, SumRows) {
+TEST_F(MatmulTest, SumsRows) {
   for (DType dtype : kInputs)
     for (std::int64_t rows : {0, 1, 255, 256, 257, 1000})
       for (std::int64_t columns : {1, 7, 64, 131})
@@ -252,14 +252,14 @@ TEST_F(MatmulTest, SumRows) {
         }
 }
 
-// Of which operand a bias's gradient is the column sums, and what is added to.
+// The operand whose column sums are the gradient of a bias, and which outputs accumulate.
 struct Beside {
   bool of_a = false, accumulate = false, accumulate_bias = false;
   std::int64_t offset = 0;
 };
 
-// A weight's gradient and a bias's: the product, and what sum_rows() gives, on a GPU to the bit
-// where a pass sums and nearly where cuBLASLt does, which here (and on the CPU) nobody need see.
+// Compares the gradients of a weight and a bias with the product and sum_rows(). They must have the
+// same bits if a separate GPU kernel sums. If cuBLASLt sums, they may differ slightly.
 void check_beside(Kernels& ours, Kernels& reference, Case size, DType input, DType output,
                   const Beside& how, bool bits) {
   const auto [m, n, k] = size;
@@ -331,10 +331,10 @@ TEST_F(MatmulTest, ABiasGradientBesideAWeightGradient) {
   check_all_beside(*ours_, *reference_, true);
 }
 
-// By cuBLASLt, and by a pass: a thread's CUDA kernels read the variable when it first asks for
-// them.
+// Sums with cuBLASLt, and with a separate kernel. A thread's CUDA kernels read the variable on
+// first use.
 TEST_F(MatmulTest, ABiasGradientWithinAProductOnAGpu) {
-  if (!on_cuda()) GTEST_SKIP() << "needs a GPU: the CPU's is always a pass";
+  if (!on_cuda()) GTEST_SKIP() << "needs a GPU: the CPU always sums separately";
   for (const bool within : {false, true}) {
     ::setenv("SHOAL_CUDA_BIAS_GRADIENT", within ? "product" : "pass", 1);
     std::thread([&] {
@@ -383,7 +383,7 @@ TEST_F(MatmulTest, ABiasGradientThatCannotBeSummedIsRefused) {
   });
 }
 
-// More shapes than the cache holds: nothing is lost or grows.
+// More shapes than the cache holds. Results stay correct, and the cache does not grow.
 TEST_F(MatmulTest, CacheIsBounded) {
   for (std::int64_t n = 1; n <= 530; ++n) {
     const Array a = Array::random({1, 2}, DType::f32, 1), b = Array::random({2, n}, DType::f32, 2);
@@ -398,7 +398,7 @@ TEST_F(MatmulTest, CacheIsBounded) {
   check({1, 1, 2}, DType::f32, DType::f32, false, false, false);
 }
 
-TEST_F(MatmulTest, WhatAnActivationInputExcludesIsRefused) {
+TEST_F(MatmulTest, OptionsThatExcludeAnActivationInputAreRefused) {
   const Array a({2, 3}, DType::f32), b({3, 4}, DType::f32), c({2, 4}, DType::f32),
       before({2, 4}, DType::f32), bias({4}, DType::f32), short_one({4}, DType::f32);
   const auto refused = [&](const std::function<void(MatmulArgs&)>& change) {

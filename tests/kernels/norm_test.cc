@@ -15,7 +15,7 @@ const Shape kShapes[] = {Shape{0, 8},    Shape{1, 1},     Shape{3, 7},     Shape
 struct Row {
   Host mean, rstd;
 };
-// Statistics as f32, so that backward kernels start from the same ones.
+// Statistics in f32, so that all backward kernels start from the same values.
 Row statistics(const Host& x) {
   const std::int64_t rows = x.shape().rows(), columns = x.shape().columns();
   Row row{Host(Shape{rows}, DType::f32), Host(Shape{rows}, DType::f32)};
@@ -31,7 +31,7 @@ Row statistics(const Host& x) {
   return row;
 }
 
-TEST_P(Norm, LayerNorm) {
+TEST_P(Norm, LayerNormMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const DType weights : {DType::f32, dtype})
       for (const Shape& shape : kShapes) {
@@ -57,7 +57,7 @@ TEST_P(Norm, LayerNorm) {
       }
 }
 
-TEST_P(Norm, LayerNormOfResidualAndDropout) {
+TEST_P(Norm, LayerNormFusesResidualAndDropout) {
   for (const DType dtype : kTrainingDTypes)
     for (const float probability : {0.0f, 0.2f})
       for (const Shape& shape :
@@ -65,7 +65,7 @@ TEST_P(Norm, LayerNormOfResidualAndDropout) {
         const Host x = Host::random(shape, dtype, 1), residual = Host::random(shape, dtype, 4);
         const Host gamma = Host::random(Shape{shape.columns()}, DType::f32, 2);
         const Host beta = Host::random(Shape{shape.columns()}, DType::f32, 3);
-        // Called where the views are to lie: on the host for the reference.
+        // Called on the device where the views must be: on the host for the reference.
         const auto arguments = [&] {
           LayerNormArgs args;
           args.x = x;
@@ -77,7 +77,7 @@ TEST_P(Norm, LayerNormOfResidualAndDropout) {
           args.dropout.rows_per_sample = 4;
           return args;
         };
-        // A sum that falls on the other side of a tie moves y by a unit of the dtype.
+        // A sum that rounds to the other side of a tie changes y by a unit of the dtype.
         const double unit = dtype == DType::f32 ? 4e-6 : 0.03;
         verify(
             "fused", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
@@ -88,7 +88,7 @@ TEST_P(Norm, LayerNormOfResidualAndDropout) {
               k.norm().layer_norm(args, {});
             },
             {2e-6, unit});
-        // The fused form is the two kernels, to the bit.
+        // The fused form must have the bits of the two separate kernels.
         const auto kernels = make_test_kernels();
         Host sum(shape, dtype), y(shape, dtype), fused_sum(shape, dtype), fused_y(shape, dtype);
         LayerNormArgs args = arguments();
@@ -107,7 +107,7 @@ TEST_P(Norm, LayerNormOfResidualAndDropout) {
       }
 }
 
-TEST_P(Norm, LayerNormBackward) {
+TEST_P(Norm, LayerNormBackwardMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const bool skip : {false, true})
       for (const Shape& shape : kShapes) {
@@ -128,14 +128,14 @@ TEST_P(Norm, LayerNormBackward) {
               if (skip) args.dx_residual = residual;
               k.norm().layer_norm_backward(args, {});
             },
-            // One column has variance 0: rstd is 316 and rounding grows with it.
+            // One column has variance 0. rstd is then 316 and multiplies the rounding error.
             {4e-6, shape.columns() == 1 ? 2e-4 : 8e-6});
       }
 }
 
-// The gradient of a sub-layer's sum, and with its dropout that of the branch, in one pass: the bits
-// of the two kernels.
-TEST_P(Norm, LayerNormBackwardOfADroppedBranch) {
+// One pass computes the gradient of a sub-layer's sum and, with its dropout, that of the branch. It
+// must have the bits of the two separate kernels.
+TEST_P(Norm, LayerNormBackwardFusesADroppedBranch) {
   for (const DType dtype : kTrainingDTypes)
     for (const bool centred : {true, false})
       for (const Shape& shape :
@@ -184,7 +184,7 @@ TEST_P(Norm, LayerNormBackwardOfADroppedBranch) {
       }
 }
 
-TEST_P(Norm, WeightGradientInFixedOrder) {
+TEST_P(Norm, WeightGradientsAddInFixedOrder) {
   for (const DType dtype : kTrainingDTypes)
     for (const bool accumulate : {false, true})
       for (const Shape& shape : kShapes) {
@@ -206,10 +206,9 @@ TEST_P(Norm, WeightGradientInFixedOrder) {
       }
 }
 
-// dx, to the bit what it is alone, with the gradients of the weights. On a GPU one reading gives
-// both where vectors move and rows are short, and there 300 rows are several of each group of
-// warps.
-TEST_P(Norm, BackwardWithTheWeightsGradients) {
+// dx must have the same bits with and without the weights' gradients. A GPU computes both in one
+// pass if vectors are used and rows are short. 300 rows are then several for each group of warps.
+TEST_P(Norm, BackwardFusesTheWeightsGradients) {
   for (const DType dtype : kTrainingDTypes)
     for (const DType weights : {DType::f32, dtype})
       for (int flags = 0; flags < 8; ++flags)
@@ -269,8 +268,8 @@ TEST_P(Norm, BackwardWithTheWeightsGradients) {
         }
 }
 
-// RMSNorm is what remains of a LayerNorm without beta and mean.
-TEST_P(Norm, RmsNorm) {
+// RMSNorm is a LayerNorm without beta and mean.
+TEST_P(Norm, RmsNormMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const DType weights : {DType::f32, dtype})
       for (const bool fused : {false, true})
@@ -297,7 +296,7 @@ TEST_P(Norm, RmsNorm) {
         }
 }
 
-TEST_P(Norm, RmsNormBackward) {
+TEST_P(Norm, RmsNormBackwardMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const bool flag : {false, true})  // a skip; accumulate
       for (const Shape& shape : kShapes) {
@@ -324,7 +323,7 @@ TEST_P(Norm, RmsNormBackward) {
               if (flag) args.dx_residual = residual;
               k.norm().layer_norm_backward(args, {});
             },
-            // One column: y is the sign of x, and dx what rounding leaves of rstd·g (1 - 1).
+            // With one column y is the sign of x, and dx is the rounding error of rstd·g (1 - 1).
             {4e-6, shape.columns() == 1 ? 1e-3 : 8e-6});
         verify(
             "rms_norm_weight_gradient",
@@ -338,7 +337,7 @@ TEST_P(Norm, RmsNormBackward) {
       }
 }
 
-TEST_P(Norm, Softmax) {
+TEST_P(Norm, SoftmaxMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : kShapes) {
       Host x = Host::random(shape, dtype, 1, -130, -70);  // whose exponentials vanish

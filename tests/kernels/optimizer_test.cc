@@ -22,7 +22,7 @@ State state_of(std::uint32_t step, std::uint32_t skip = 0) {
   return State(state);
 }
 
-// master, first moment, second moment, parameter copy, LAMB's sums of squares.
+// Master, first moment, second moment, parameter copy, LAMB's sums of squares.
 Hosts adam_buffers(std::int64_t count, DType copy) {
   const Shape shape{count};
   return Hosts{Host::random(shape, DType::f32, 1), Host::random(shape, DType::f32, 2, -0.1, 0.1),
@@ -42,7 +42,7 @@ AdamWArgs adam_args(Hosts& buffers, const Host& gradient, const State& state, bo
   return args;
 }
 
-TEST_P(Optimizer, AdamW) {
+TEST_P(Optimizer, AdamWMatchesTheReference) {
   for (const std::int64_t count : kCounts)
     for (const DType copy : {DType::f32, DType::bf16, DType::f16}) {
       const Host gradient = Host::random(Shape{count}, DType::f32, 4);
@@ -58,7 +58,7 @@ TEST_P(Optimizer, AdamW) {
     }
 }
 
-TEST_P(Optimizer, Lamb) {
+TEST_P(Optimizer, LambMatchesTheReference) {
   for (const std::int64_t count : kCounts) {
     const Host gradient = Host::random(Shape{count}, DType::f32, 4);
     for (const double bound : {10.0, 0.01})
@@ -75,7 +75,7 @@ TEST_P(Optimizer, Lamb) {
   }
 }
 
-TEST_P(Optimizer, Sgd) {
+TEST_P(Optimizer, SgdMatchesTheReference) {
   for (const std::int64_t count : kCounts)
     for (const double momentum : {0.0, 0.9})
       for (const bool nesterov : {false, true}) {
@@ -106,7 +106,7 @@ TEST_P(Optimizer, Sgd) {
       }
 }
 
-TEST(OptimizerState, SkipLeavesEverything) {
+TEST(OptimizerState, SkippingChangesNothing) {
   const auto kernels = make_test_kernels();
   const Host gradient =
       Host::filled(Shape{50}, DType::f32, std::numeric_limits<double>::infinity());
@@ -120,16 +120,16 @@ TEST(OptimizerState, SkipLeavesEverything) {
   kernels->optimizer().lamb_apply(lamb, {});
   for (std::size_t b = 0; b < 3; ++b)
     for (std::int64_t i = 0; i < 50; ++i) ASSERT_EQ(buffers[b].at(i), before[b].at(i));
-  EXPECT_TRUE(std::isnan(buffers[3].at(0)));  // the poison is still there
-  if (on_cuda()) return;                      // the host does not see the step there
+  EXPECT_TRUE(std::isnan(buffers[3].at(0)));  // still poisoned
+  if (on_cuda()) return;                      // the host cannot read the step there
   const State never = state_of(0);
   EXPECT_EQ(
       error_of([&] { kernels->optimizer().adamw(adam_args(buffers, gradient, never, true), {}); }),
       "adamw: the step is 0; updates count from 1, so advance the StepState first");
 }
 
-// Tensors of many sizes at once, some with a copy and each with its own decay.
-TEST_P(Optimizer, AdamWOfManyTensors) {
+// Tensors of many sizes in one call, some with a copy, each with its own decay.
+TEST_P(Optimizer, AdamWUpdatesManyTensors) {
   const std::int64_t counts[] = {1000, 0, 1, 50001, 7, 8192, 3, 70000, 5};
   const DType copies[] = {DType::bf16, DType::f32, DType::f16};
   std::vector<Host> gradients;
@@ -164,8 +164,8 @@ TEST_P(Optimizer, AdamWOfManyTensors) {
       {1e-6, 1e-6});
 }
 
-// Each has its own trust ratio, and what there is none of has sums of nothing.
-TEST_P(Optimizer, LambOfManyTensors) {
+// Each tensor has its own trust ratio. An empty tensor has sums of 0.
+TEST_P(Optimizer, LambUpdatesManyTensors) {
   const std::int64_t counts[] = {1000, 0, 1, 50001, 7, 8192, 3, 70000, 5, 0};
   const DType copies[] = {DType::bf16, DType::f32, DType::f16};
   std::vector<Host> gradients;
@@ -203,7 +203,7 @@ TEST_P(Optimizer, LambOfManyTensors) {
       {4e-6, 4e-6});
 }
 
-TEST_P(Optimizer, SumOfSquaresOfManyTensors) {
+TEST_P(Optimizer, SumsSquaresOfManyTensors) {
   std::vector<Host> xs;
   for (const std::int64_t count : {1000, 0, 1, 50001, 7, 100003})
     for (const DType dtype : kTrainingDTypes)
@@ -219,7 +219,7 @@ TEST_P(Optimizer, SumOfSquaresOfManyTensors) {
         {1e-13, 0});
 }
 
-TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
+TEST(OptimizerState, AnUpdateReadsTheDevicesNorm) {
   const auto kernels = make_test_kernels();
   struct Case {
     double squares, max_norm, norm;
@@ -232,7 +232,7 @@ TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
                         Case{inf, 1, inf, 0, true}, Case{std::nan(""), 0, std::nan(""), 0, true}}) {
     StepState initial;
     initial.step = 6;
-    initial.skip = 1;  // of the step before
+    initial.skip = 1;  // from the step before
     const Placed<StepState> state(initial);
     const Host squares = Host::filled(Shape{1}, DType::f64, c.squares);
     Host norm(Shape{1}, DType::f64);
@@ -255,11 +255,12 @@ TEST(OptimizerState, AnUpdateBeginsWhereTheNumbersAre) {
   }
 }
 
-// The host gives the rate of the highest update that a step may be; the state knows which it is.
-TEST(OptimizerState, ARateIsThatOfTheNextUpdate) {
+// The host passes the rates of all updates that the step may be. The state knows which update it
+// is.
+TEST(OptimizerState, TheRateIsThatOfTheNextUpdate) {
   const auto kernels = make_test_kernels();
   const auto rate_of = [](std::uint32_t update) { return 1 / (3.0f + static_cast<float>(update)); };
-  for (const std::uint32_t first : {0u, kRates - 3, 5 * kRates - 1}) {  // as of a checkpoint
+  for (const std::uint32_t first : {0u, kRates - 3, 5 * kRates - 1}) {  // as after a resume
     StepState initial;
     initial.step = first;
     const Placed<StepState> state(initial);
@@ -294,7 +295,7 @@ TEST(OptimizerState, ARateIsThatOfTheNextUpdate) {
   }
 }
 
-// As torch.amp.GradScaler's growth tracker, by one update after the other.
+// Like the growth tracker of torch.amp.GradScaler, one update after another.
 TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
   const auto kernels = make_test_kernels();
   const Host good = Host::filled(Shape{1}, DType::f64, 64.0 * 64),
@@ -318,7 +319,7 @@ TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
   };
   kernels->optimizer().set_step(state.get(), {.learning_rate = 0.25f, .unscale = 0.5f},
                                 kernels->stream());
-  // What gradients are multiplied with undoes the scale that the loss of this step had.
+  // The factor for gradients undoes the scale that this step's loss had.
   StepState now = update(false);
   EXPECT_EQ(now.gradient_scale, 0.5f / 16);
   EXPECT_EQ(now.loss_scale, 16);
@@ -330,18 +331,18 @@ TEST(OptimizerState, TheLossScaleFollowsTheUpdates) {
   EXPECT_EQ(now.skip, 1u);
   EXPECT_EQ(now.loss_scale, 32);
   EXPECT_EQ(now.good_steps, 0u);
-  EXPECT_EQ(now.step, 3u) << "a step that is left out does not count";
-  EXPECT_EQ(update(false).loss_scale, 32) << "the window begins anew";
+  EXPECT_EQ(now.step, 3u) << "a skipped step does not count";
+  EXPECT_EQ(update(false).loss_scale, 32) << "the window restarts";
   for (const float scale : {16.0f, 8.0f, 4.0f, 2.0f, 2.0f})
     EXPECT_EQ(update(true).loss_scale, scale);
   EXPECT_EQ(state.value().overflows_at_minimum, 1u);
   args.scaling.dynamic = false;
   EXPECT_EQ(update(true).loss_scale, 2);
-  EXPECT_EQ(update(false).gradient_scale, 0.25f) << "a scale that stays is undone all the same";
+  EXPECT_EQ(update(false).gradient_scale, 0.25f) << "an unchanged scale is undone too";
 }
 
-// A scale that would not be finite does not grow; of overflows in a row the first are borne.
-TEST(OptimizerState, TheLossScaleBearsOverflowsAndStaysFinite) {
+// The scale does not grow if it would become infinite. The first overflows in a row are tolerated.
+TEST(OptimizerState, TheLossScaleToleratesOverflowsAndStaysFinite) {
   const auto kernels = make_test_kernels();
   const Host good = Host::filled(Shape{1}, DType::f64, 64.0 * 64),
              bad = Host::filled(Shape{1}, DType::f64, std::numeric_limits<double>::infinity());
@@ -361,7 +362,7 @@ TEST(OptimizerState, TheLossScaleBearsOverflowsAndStaysFinite) {
     return state.value();
   };
   EXPECT_EQ(update(false).loss_scale, 0x1p127f);
-  EXPECT_EQ(update(true).loss_scale, 0x1p127f) << "borne";
+  EXPECT_EQ(update(true).loss_scale, 0x1p127f) << "the overflow is tolerated";
   EXPECT_EQ(update(true).loss_scale, 0x1p126f);
   const StepState grown = update(false);
   EXPECT_EQ(grown.loss_scale, 0x1p127f);
@@ -369,10 +370,10 @@ TEST(OptimizerState, TheLossScaleBearsOverflowsAndStaysFinite) {
   args.scaling.min_scale = 0x1p127f;
   EXPECT_EQ(update(true).overflows_at_minimum, 1u);
   EXPECT_EQ(update(true).overflows_at_minimum, 2u);
-  EXPECT_EQ(update(false).overflows_at_minimum, 0u) << "they are counted in a row";
+  EXPECT_EQ(update(false).overflows_at_minimum, 0u) << "only consecutive overflows count";
 }
 
-TEST_P(Optimizer, SumOfSquares) {
+TEST_P(Optimizer, SumsSquares) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 7, 8192, 100003})
       for (const bool accumulate : {false, true}) {
@@ -388,7 +389,7 @@ TEST_P(Optimizer, SumOfSquares) {
             },
             {1e-13, 0});
       }
-  // Squares that no f32 holds.
+  // These squares exceed the range of f32.
   const auto kernels = make_test_kernels();
   const Host big = Host::filled(Shape{4}, DType::f32, 1e30);
   Host out(Shape{1}, DType::f64);

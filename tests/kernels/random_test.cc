@@ -8,7 +8,7 @@ namespace {
 using Words = std::array<std::uint32_t, 4>;
 
 // Random123's published known-answer vectors for philox4x32-10 (its file kat_vectors).
-TEST(Philox, KnownAnswers) {
+TEST(Philox, GivesKnownAnswers) {
   EXPECT_EQ(philox(0, {0, 0, 0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~std::uint64_t{0}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));

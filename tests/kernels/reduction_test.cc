@@ -10,7 +10,7 @@ SHOAL_ON_EACH_TARGET(Reduction);
 
 constexpr Reduce kOperations[] = {Reduce::sum, Reduce::prod, Reduce::min, Reduce::max};
 
-// Bytes at an odd address, as a packed message may have.
+// Bytes at an odd address, as in a packed message.
 class Packed {
  public:
   explicit Packed(const Host& host)
@@ -40,14 +40,14 @@ Host wide_range(std::int64_t count, DType dtype, unsigned seed) {
       return Host::random(Shape{count}, dtype, seed, -9e18, 9e18);
     default: {
       Host host = Host::random(Shape{count}, dtype, seed);
-      // NaN must come through wherever it stands.
+      // NaN must propagate from any position.
       for (std::int64_t i = seed % 5; i < count; i += 11) host.set(i, std::nan(""));
       return host;
     }
   }
 }
 
-TEST_P(Reduction, EveryDTypeOperationAndNumberOfSources) {
+TEST_P(Reduction, SupportsEveryDTypeOperationAndNumberOfSources) {
   const auto reference = make_reference_kernels(), ours = make_test_kernels();
   for (const DType dtype : kAllDTypes)
     for (const Reduce operation : kOperations)
@@ -70,20 +70,21 @@ TEST_P(Reduction, EveryDTypeOperationAndNumberOfSources) {
           }
           ours->reduction().reduce(operation, dtype, pointers(), out.data(), count, {});
           out.copy_to(actual);
-          // The same fold in the same order: equal to the bit, whatever bits a NaN has.
+          // The fold adds in the same order, so results have the same bits, except that NaNs may
+          // differ.
           ASSERT_TRUE(close(actual, expected, kExact))
               << to_string(dtype) << " operation " << static_cast<int>(operation) << ", " << sources
               << " sources of " << count;
-          // Into the last source.
+          // Writes into the last source.
           ours->reduction().reduce(operation, dtype, pointers(), packed.back().data(), count, {});
           packed.back().copy_to(actual);
           ASSERT_TRUE(close(actual, expected, kExact)) << "in place";
         }
 }
 
-// Every destination, two of them in place of sources, whatever the alignment and the way of
-// storing; nothing beside the destinations.
-TEST_P(Reduction, IntoAll) {
+// Writes to every destination, two of which are also sources, with all alignments and kinds of
+// stores. Bytes next to the destinations must not change.
+TEST_P(Reduction, WritesToAllDestinations) {
   const auto reference = make_reference_kernels(), ours = make_test_kernels();
   for (const DType dtype : kAllDTypes)
     for (const std::size_t ranks : {2u, 3u})
@@ -92,7 +93,7 @@ TEST_P(Reduction, IntoAll) {
           for (const std::size_t shift : {std::size_t{0}, size_of(dtype), std::size_t{1}}) {
             const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
             std::vector<Mirrored> rows(ranks + 1, Mirrored(bytes + 192, std::byte{7}));
-            // The last row is a destination only; `shift` bytes past a cache line.
+            // The last row is only a destination; `shift` bytes past a cache line.
             const std::size_t begin = 64 + shift;
             for (std::size_t r = 0; r < ranks && bytes > 0; ++r)
               std::memcpy(rows[r].host() + begin,
@@ -127,7 +128,7 @@ TEST_P(Reduction, IntoAll) {
 }
 
 TEST_P(Reduction, RoundsSixteenBitsOnce) {
-  // 256 + 1 + 1: rounded after each addition bf16 stays at 256.
+  // 256 + 1 + 1: rounded after each addition, bf16 stays at 256.
   Host a = Host::filled(Shape{9}, DType::bf16, 256), b = Host::filled(Shape{9}, DType::bf16, 1);
   Host out(Shape{9}, DType::bf16);
   const void* sources[] = {a.data(), b.data(), b.data()};
@@ -135,8 +136,8 @@ TEST_P(Reduction, RoundsSixteenBitsOnce) {
   for (int i = 0; i < 9; ++i) EXPECT_EQ(out.at(i), 258);
 }
 
-// As the fold is made: what is rounded afterwards is what reduce() gives.
-TEST_P(Reduction, Widened) {
+// Returns the unrounded fold. Rounding it gives the result of reduce().
+TEST_P(Reduction, WidensSixteenBits) {
   const auto reference = make_reference_kernels(), ours = make_test_kernels();
   for (const DType dtype : {DType::bf16, DType::f16})
     for (const Reduce operation : kOperations)
@@ -159,7 +160,7 @@ TEST_P(Reduction, Widened) {
               reference->reduction().reduce_widened(
                   operation, dtype, from(), static_cast<float*>(expected.data()), count, {});
             }
-            // One element in: no pack of 16 bytes begins where one of the sources does.
+            // One element further: no 16-byte pack then begins where a source's pack does.
             Mirrored out(static_cast<std::size_t>(count) * 4 + 8, std::byte{7});
             ours->reduction().reduce_widened(operation, dtype, from(),
                                              reinterpret_cast<float*>(out.here() + (shift ? 4 : 0)),
@@ -180,7 +181,7 @@ TEST_P(Reduction, Widened) {
             "reduce_widened: f32 is not widened; 16-bit floats only");
 }
 
-TEST_P(Reduction, Scale) {
+TEST_P(Reduction, Scales) {
   const auto reference = make_reference_kernels(), ours = make_test_kernels();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64})
     for (const std::int64_t count : {0, 1, 63, 1001}) {

@@ -1,5 +1,5 @@
-// bf16 parameters without masters: how they are rounded, and that nobody but the element's place in
-// the whole parameter decides how.
+// bf16 parameters without masters: how they are rounded, and that the rounding depends only on an
+// element's position in the whole parameter.
 #include "shoal/kernels/rounding.h"
 
 #include <bit>
@@ -17,8 +17,8 @@ float rounded(float x, std::uint32_t upper) {
   return std::bit_cast<float>(rounded_stochastically(bits_of(x), upper << 16 | 0x1234));
 }
 
-// Of the 65536 draws as many go up as x is on the way to the neighbour above.
-TEST(StochasticRounding, OfAllDrawsTheMeanIsTheNumber) {
+// Of the 65536 draws, the share that rounds up is x's distance from the lower neighbour.
+TEST(StochasticRounding, TheMeanOverAllDrawsIsTheNumber) {
   for (const float x : {1.0f + 0x1p-20f, 1.0f + 0x1.8p-8f, -3.14159265f, 6.1e-5f, 0x1.fffffep100f,
                         1e-40f, -0x1p-149f, 0x1.fffffep-1f}) {
     const float toward = std::bit_cast<float>(bits_of(x) & 0xffff0000u);
@@ -34,7 +34,7 @@ TEST(StochasticRounding, OfAllDrawsTheMeanIsTheNumber) {
   }
 }
 
-TEST(StochasticRounding, WhatBf16HasStaysAndNothingBecomesInfinite) {
+TEST(StochasticRounding, Bf16ValuesStayAndNoneBecomesInfinite) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float largest = static_cast<float>(bfloat16(0x1.fep127f));
   for (const std::uint32_t draw : {0u, 1u, 0x8000u, 0xffffu}) {
@@ -57,7 +57,7 @@ class RoundedUpdate : public OnEachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, RoundedUpdate, ::testing::ValuesIn(runnable_targets()),
                          target_name);
 
-// parameter, first moment, second moment, gradient, LAMB's sums.
+// Parameter, first moment, second moment, gradient, LAMB's sums.
 struct Case {
   explicit Case(std::int64_t count)
       : buffers{Host::random(Shape{count}, DType::bf16, 1),
@@ -115,7 +115,7 @@ TEST_P(RoundedUpdate, FollowsTheReference) {
   }
 }
 
-// The arithmetic of kernels/cpu and kernels/cuda, an element at a time.
+// The arithmetic of kernels/cpu and kernels/cuda for a single element.
 struct Plain {
   float decay, step_size, correction2, inverse1, inverse2;
   Plain() {
@@ -142,8 +142,8 @@ struct Plain {
   }
 };
 
-// The same bits on every device. (Targets without fused multiply-add round more often.)
-TEST_P(RoundedUpdate, IsThatOfThePlainArithmeticToTheBit) {
+// Every device must give the same bits. (Targets without fused multiply-add round more often.)
+TEST_P(RoundedUpdate, HasTheBitsOfThePlainArithmetic) {
   if (!on_cuda() && GetParam() > HWY_AVX2) GTEST_SKIP() << "no fused multiply-add";
   const auto kernels = make_test_kernels();
   const Plain plain;
@@ -151,7 +151,7 @@ TEST_P(RoundedUpdate, IsThatOfThePlainArithmeticToTheBit) {
     Case now(5003);
     const Case before(5003);
     const AdamWArgs args = now.args(kPlace);
-    // Sums that are the same on every device; their roots' quotient is 0.5.
+    // Sums that are equal on every device. The quotient of their roots is 0.5.
     now.buffers[4].set(0, 1);
     now.buffers[4].set(1, 4);
     if (lamb)
@@ -182,8 +182,8 @@ TEST_P(RoundedUpdate, IsThatOfThePlainArithmeticToTheBit) {
   }
 }
 
-// A shard, and parts of tensor parallelism: columns, and columns of a fused projection of three.
-TEST_P(RoundedUpdate, DoesNotKnowHowTheParameterIsCut) {
+// A shard, and tensor-parallel parts: columns, and columns of a fused projection of three.
+TEST_P(RoundedUpdate, DoesNotDependOnHowTheParameterIsSplit) {
   const auto kernels = make_test_kernels();
   constexpr std::int64_t kRows = 40, kColumns = 66;
   Case whole(kRows * kColumns);
@@ -223,8 +223,8 @@ TEST_P(RoundedUpdate, DoesNotKnowHowTheParameterIsCut) {
   EXPECT_EQ(three.element(33), 77u);
 }
 
-// Mean over 16 seeds of 4096 elements each: six standard errors of a half of a unit are 0.012.
-TEST_P(RoundedUpdate, MovesInTheMeanAsFarAsItShould) {
+// The mean over 16 seeds with 4096 elements each. Six standard errors of half a unit are 0.012.
+TEST_P(RoundedUpdate, MovesByTheExactUpdateOnAverage) {
   const auto kernels = make_test_kernels();
   constexpr std::int64_t kCount = 4096;
   double mean = 0;
@@ -247,7 +247,7 @@ TEST_P(RoundedUpdate, MovesInTheMeanAsFarAsItShould) {
   EXPECT_NEAR(mean, 1.5 - 1.5 * 0.01 * 0.05, 0.012 * kUnit);
 }
 
-TEST(RoundedUpdates, AreRefusedOfWhatHasMasters) {
+TEST(RoundedUpdates, AreRefusedForParametersWithMasters) {
   const auto kernels = make_test_kernels();
   Case now(5);
   Host wide(Shape{5}, DType::f32);

@@ -17,7 +17,7 @@ constexpr std::size_t kGuard = 64;
 // Whether tensors begin at an aligned address (OnEachTarget).
 bool tensors_are_aligned = false;
 
-// Both sides are rounded, so they may fall on either side of a tie: a whole unit.
+// A whole unit, because both sides are rounded and may be on different sides of a tie.
 double unit(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -65,7 +65,8 @@ bool Host::guards_intact() const {
 }
 
 ::testing::AssertionResult close(const Host& actual, const Host& expected, Tolerance tolerance) {
-  if (!actual.guards_intact()) return ::testing::AssertionFailure() << "wrote outside the tensor";
+  if (!actual.guards_intact())
+    return ::testing::AssertionFailure() << "the kernel wrote outside the tensor";
   for (std::int64_t i = 0; i < expected.count(); ++i) {
     const double a = actual.at(i), e = expected.at(i);
     if (std::isnan(e) ? std::isnan(a) : a == e) continue;
@@ -86,7 +87,7 @@ bool Host::guards_intact() const {
 void verify(const std::string& what, const std::function<Hosts()>& make,
             const std::function<void(Kernels&, Hosts&)>& run, Tolerance tolerance) {
   SCOPED_TRACE(what);
-  // Hosts lie at different addresses, so bits are compared element by element.
+  // Hosts have different addresses, so their bits are compared element by element.
   const auto bits = [](const Hosts& hosts) {
     std::string text;
     for (const Host& host : hosts)

@@ -1,5 +1,6 @@
-// Kernel tests: tensors that are unaligned, poisoned and guarded, and the comparison of the kernels
-// under test (the CPU's on every instruction set of this machine, or CUDA's) with the reference.
+// Support for kernel tests: tensors that are unaligned, poisoned and guarded, and a comparison of
+// the kernels under test with the reference. The kernels under test are the CPU's on every
+// instruction set of this machine, or CUDA's.
 #pragma once
 
 #include <functional>
@@ -21,11 +22,11 @@ using shoal::testing::Mirrored;
 using shoal::testing::on_cuda;
 using shoal::testing::Placed;
 
-// A tensor whose first element lies one element past an aligned address, with guard bytes on either
-// side. Views of it lie where the next call runs (support/device.h).
+// A tensor whose first element is one element past an aligned address, with guard bytes on both
+// sides. Views of it are on the device of the next call (support/device.h).
 class Host {
  public:
-  // Every byte 0xff: NaN in each floating dtype.
+  // Fills every byte with 0xff, which is NaN in each floating dtype.
   Host(const Shape& shape, DType dtype);
   static Host random(const Shape& shape, DType dtype, unsigned seed, double low = -2,
                      double high = 2);
@@ -49,8 +50,8 @@ class Host {
   Mirrored bytes_;
 };
 
-// |actual - expected| <= (a unit of the dtype + relative) * |expected| + absolute; infinities and
-// NaN must agree. kExact: equal, but for which NaN.
+// Passes if |actual - expected| <= (a unit of the dtype + relative) * |expected| + absolute.
+// Infinities and NaN must agree. kExact: equal, except that NaNs may differ.
 struct Tolerance {
   double relative = 1e-6, absolute = 1e-6;
 };
@@ -58,13 +59,15 @@ inline constexpr Tolerance kExact{-1, 0};
 ::testing::AssertionResult close(const Host& actual, const Host& expected, Tolerance tolerance);
 
 using Hosts = std::vector<Host>;
-// Runs `run` on fresh outputs from `make` with the reference and with CPU kernels of two threads
-// (twice), one and three, or twice with CUDA's: the first must be close, the others bit-identical.
+// Runs `run` on fresh outputs from `make`, with the reference and with the kernels under test. CPU
+// kernels run with two threads (twice), one and three; CUDA's run twice. The first result must be
+// close to the reference, and the others must have the first one's bits.
 void verify(const std::string& what, const std::function<Hosts()>& make,
             const std::function<void(Kernels&, Hosts&)>& run, Tolerance tolerance = {});
 
-// Test parameter: a Highway target that this machine can run. The fixture restricts dispatch to it.
-// With CUDA there are 0 and 1: in 1 tensors begin at an aligned address, so that vectors move.
+// The parameter is a Highway target that this machine can run, and the fixture restricts dispatch
+// to it. With CUDA it is 0 or 1. With 1, tensors begin at an aligned address, so that vectors are
+// used.
 class OnEachTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override;
@@ -83,7 +86,7 @@ inline constexpr DType kTrainingDTypes[] = {DType::f32, DType::bf16, DType::f16}
 inline constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64,
                                        DType::i64, DType::i32,  DType::u8,  DType::i8};
 
-// The text of the Error that `run` throws; empty when it throws none.
+// Returns the text of the Error that `run` throws, or "" if it throws none.
 std::string error_of(const std::function<void()>& run);
 
 }  // namespace shoal::kernels::testing

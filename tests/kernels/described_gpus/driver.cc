@@ -1,18 +1,18 @@
-// Stands in for CUDA's driver where there is none: it loads code and runs nothing. cuDNN finishes a
-// plan for a device that was described to it only when a driver has loaded the plan's kernels, and
-// wants to find these names.
+// Replaces CUDA's driver where there is none. It accepts code and runs nothing. cuDNN finishes a
+// plan for a described device only after a driver has loaded the plan's kernels, and it looks for
+// these functions.
 #include <atomic>
 
 extern "C" {
 
-// How often code was loaded.
+// Returns how often code was loaded.
 __attribute__((visibility("default"))) int shoal_described_gpus_loads();
 
 static std::atomic<int> loads{0};
 int shoal_described_gpus_loads() { return loads; }
 
 #define SHOAL_DRIVER __attribute__((visibility("default"))) int
-static int something;  // a library and a kernel that nobody looks into
+static int something;  // an opaque library and kernel
 
 SHOAL_DRIVER cuDriverGetVersion(int* version) {
   *version = 13000;
@@ -34,7 +34,7 @@ SHOAL_DRIVER cuKernelGetAttribute(int* value) {
 }
 SHOAL_DRIVER cuKernelSetAttribute() { return 0; }
 
-// Whatever else is called fails, with the number by which a library that is no driver says so.
+// Any other call fails with the error number of a stub driver.
 #define SHOAL_REFUSED(name) \
   SHOAL_DRIVER name() { return 34; }
 SHOAL_REFUSED(cuCtxGetCurrent)

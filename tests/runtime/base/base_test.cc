@@ -39,7 +39,7 @@ TEST(Error, ControlBytesNeverReachTheTerminal) {
   EXPECT_STREQ(error.what(), "name \\x00\\x1b[31");
 }
 
-TEST(Log, LevelsAndRankTag) {
+TEST(Log, FiltersLevelsAndTagsTheRank) {
   CaptureStderr();
   log::set_level(log::Level::warn);
   log::info("hidden {}", 1);
@@ -62,7 +62,7 @@ TEST(Log, LevelsAndRankTag) {
   EXPECT_THROW((void)log::parse_level("loud"), Error);
 }
 
-TEST(Log, OnceOnlyOnRankZeroAndForEachKey) {
+TEST(Log, OnceLogsOnlyOnRankZeroForEachKey) {
   CaptureStderr();
   log::set_rank(1, 2);
   log::once(log::Level::warn, "fallback a", "from rank 1");
@@ -78,7 +78,7 @@ TEST(Log, OnceOnlyOnRankZeroAndForEachKey) {
   EXPECT_THAT(text, HasSubstr("third"));
 }
 
-TEST(Log, NoticesAreWhatOnceWasToldOnAnyRank) {
+TEST(Log, NoticesRecordOnceOnEveryRank) {
   const std::size_t before = log::notices().size();
   log::set_rank(3, 4);
   log::once(log::Level::debug, "fallback c", "quietly");
@@ -110,7 +110,7 @@ class Environment : public ::testing::Test {
   env::Variable boolean{"SHOAL_TEST_ONLY", env::Kind::boolean, "0", "a switch"};
 };
 
-TEST_F(Environment, DefaultsAndValues) {
+TEST_F(Environment, ReadsDefaultsAndValues) {
   EXPECT_FALSE(env::is_set(integer));
   EXPECT_EQ(env::get_integer(integer), 7);
   EXPECT_EQ(env::get_real(real), 0.5);
@@ -198,7 +198,7 @@ TEST(EnvironmentRegistry, IsDocumentedAndUnique) {
   EXPECT_THAT(names, ::testing::Contains("SHOAL_STORE_DIR"));
 }
 
-TEST(Deadline, SecondsLeftAndExtremes) {
+TEST(Deadline, CountsSecondsLeftAndSupportsExtremes) {
   EXPECT_TRUE(Deadline::in_seconds(0).passed());
   EXPECT_TRUE(Deadline::in_seconds(-5).passed());
   EXPECT_TRUE(Deadline::in_seconds(-std::numeric_limits<double>::infinity()).passed());
@@ -244,7 +244,8 @@ TEST(ParallelFor, PiecesTileTheRangeAndHoldTheGrain) {
         EXPECT_EQ(pieces, pieces_of(threads, count, grain));
       }
   EXPECT_TRUE(pieces_of(4, -3, 1).empty());
-  EXPECT_EQ(pieces_of(4, INT64_MAX, INT64_MAX / 4).size(), 4u) << "no overflow at the far end";
+  EXPECT_EQ(pieces_of(4, INT64_MAX, INT64_MAX / 4).size(), 4u)
+      << "the last piece must not overflow";
 }
 
 TEST(ParallelFor, SumsByPieceAreTheSameInEveryRun) {
@@ -264,7 +265,7 @@ TEST(ParallelFor, SumsByPieceAreTheSameInEveryRun) {
   for (int run = 0; run < 20; ++run) EXPECT_EQ(sum(), first);
 }
 
-TEST(ParallelFor, TheFirstPiecesExceptionArrives) {
+TEST(ParallelFor, ThrowsTheExceptionOfTheFirstPiece) {
   for (int run = 0; run < 20; ++run) {
     std::atomic<int> ran{0};
     try {
@@ -272,7 +273,7 @@ TEST(ParallelFor, TheFirstPiecesExceptionArrives) {
         ++ran;
         if (begin >= 1) throw_error(ErrorCode::corrupt_data, "piece {}", begin);
       });
-      FAIL() << "nothing arrived";
+      FAIL() << "no exception arrived";
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "piece 1");
     }
@@ -296,12 +297,12 @@ TEST(ParallelFor, NestedCallsRunInTheCaller) {
   EXPECT_GE(available_cores(), 1);
 }
 
-// The child starts this test again, now with the variable set.
+// The child starts this test again with the variable set.
 TEST(Threads, AProgramRestartsOnceToSpinShortly) {
   if (std::getenv("SHOAL_TEST_RESTARTED") != nullptr) {
-    restart_with_short_spins(nullptr);  // would start without arguments, again and again
+    restart_with_short_spins(nullptr);  // without the guard it would start again and again
     const char* spins = std::getenv("GOMP_SPINCOUNT");
-    std::string shown;  // what ps and top call it: the file's name, of at most 15 characters
+    std::string shown;  // the name in ps and top: the file's name, at most 15 characters
     std::getline(std::ifstream("/proc/self/comm"), shown);
     const std::string file = std::filesystem::read_symlink("/proc/self/exe").filename().string();
     if (shown != file.substr(0, 15)) std::_Exit(45);
@@ -332,7 +333,7 @@ TEST(Shortened, IsOneLineOfWholeCharacters) {
   EXPECT_EQ(shortened("", 0), "");
 }
 
-// How a program ends whose standard output is `path`.
+// Returns how a program ends whose standard output is `path`.
 std::string output_ends(const char* path, const std::function<void()>& print) {
   const int kept = ::dup(STDOUT_FILENO), full = ::open(path, O_WRONLY);
   std::fflush(stdout);
@@ -351,12 +352,12 @@ std::string output_ends(const char* path, const std::function<void()>& print) {
   return why;
 }
 
-TEST(Terminal, OutputThatIsLostIsAnError) {
+TEST(Terminal, LostOutputIsAnError) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
   const auto line = [] { terminal::print("a line\n"); };
   const auto flushed = [] {
     terminal::write_result(stdout, "text");
-    std::fflush(stdout);  // after which only a flag tells
+    std::fflush(stdout);  // now only the error flag tells
   };
   const auto much = [] { terminal::print("{}\n", std::string(1 << 20, 'x')); };
   EXPECT_EQ(output_ends("/dev/null", much), "written");
@@ -376,10 +377,11 @@ TEST(NearestName, CountsEditsAndSwaps) {
   const std::vector<std::string> names{"learning_rate", "max_steps", "warmup_steps"};
   EXPECT_EQ(nearest_name("max_step", names), "max_steps");
   EXPECT_EQ(nearest_name("LR", {}), "");
-  EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names), "") << "no quadratic time";
+  EXPECT_EQ(nearest_name(std::string(1'000'000, 'x'), names), "")
+      << "a long name must not take quadratic time";
 }
 
-TEST(NearestName, IsASlipAndNoOtherName) {
+TEST(NearestName, CorrectsSlipsButNotOtherNames) {
   const std::vector<std::string> options{"local_rank",         "use_cpu",
                                          "model_type",         "num_train_epochs",
                                          "learning_rate",      "lr_scheduler_type",
@@ -399,7 +401,7 @@ TEST(NearestName, IsASlipAndNoOtherName) {
     EXPECT_EQ(nearest_name(slip, options), meant) << slip;
 }
 
-TEST(Nearest, IgnoresCaseAndNamesNothingThatIsFar) {
+TEST(Nearest, IgnoresCaseAndDistantNames) {
   const std::vector<std::string> lines{"MPI", "GPU", "oneDNN"};
   EXPECT_EQ(nearest_name("gpu", lines), "GPU");
   EXPECT_EQ(nearest_name("ONEDN", lines), "oneDNN");
@@ -413,7 +415,7 @@ TEST(Nearest, IgnoresCaseAndNamesNothingThatIsFar) {
               ::testing::EndsWith(" and 299976 more"));
 }
 
-TEST(Terminal, ShowsWhatWouldCommandIt) {
+TEST(Terminal, ShowsControlCharactersEscaped) {
   using terminal::visible;
   EXPECT_EQ(visible("plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x9f\n\tx"),
             "plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x9f\n\tx");
@@ -425,14 +427,14 @@ TEST(Terminal, ShowsWhatWouldCommandIt) {
   EXPECT_EQ(visible("\x9b"
                     "2J"),
             "\\x9b2J")
-      << "and as a byte";
+      << "a C1 control as a byte";
   EXPECT_EQ(visible("\xe2\x80\xae"
                     "cod\xe2\x81\xa6"),
             "\\u202ecod\\u2066")
-      << "reordered";
+      << "controls that reorder text";
   EXPECT_EQ(visible("\xc0\x9b \xed\xa0\x80 \xf5\x80\x80\x80 \xe2\x82"),
             "\\xc0\\x9b \\xed\\xa0\\x80 \\xf5\\x80\\x80\\x80 \\xe2\\x82")
-      << "overlong, a surrogate, beyond Unicode, cut off";
+      << "overlong, surrogate, beyond Unicode, truncated";
 }
 
 TEST(Terminal, GetsNoControlsFromTheLog) {

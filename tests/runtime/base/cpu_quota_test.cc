@@ -1,4 +1,4 @@
-// Against trees that look like /proc and /sys/fs/cgroup.
+// Tests against directory trees that look like /proc and /sys/fs/cgroup.
 #include "shoal/runtime/base/cpu_quota.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST(CpuQuota, TheSmallestOfAllGroupsAroundTheProcessCounts) {
   EXPECT_THAT(cores(tree), ElementsAre(8, 3));
   EXPECT_EQ(tightest(cpu_quotas(tree.root()))->file, tree.root() + "/sys/fs/cgroup/job/cpu.max");
   EXPECT_EQ(threads_of_64(tree), 3);
-  EXPECT_EQ(cores_within(2, cpu_quotas(tree.root())), 2) << "the affinity is less";
+  EXPECT_EQ(cores_within(2, cpu_quotas(tree.root())), 2) << "the affinity is the smaller limit";
   EXPECT_THAT(notices_about(tree), IsEmpty());
 }
 
@@ -61,7 +61,7 @@ TEST(CpuQuota, FractionsGiveWholeThreadsAndAtLeastOne) {
   EXPECT_THAT(cores(tree), ElementsAre(8));
 }
 
-TEST(CpuQuota, Version1) {
+TEST(CpuQuota, SupportsVersion1) {
   const GroupTree tree("7:cpuset:/\n4:cpu,cpuacct:/docker/a:b\n1:name=systemd:/x",
                        GroupTree::version1());
   tree.cfs("/docker/a:b", "250000", "100000");
@@ -72,7 +72,7 @@ TEST(CpuQuota, Version1) {
   EXPECT_THAT(notices_about(tree), IsEmpty());
 }
 
-// systemd's hybrid: the controllers are version 1's, and version 2 has none.
+// systemd's hybrid mode: version 1 has the controllers, and version 2 has none.
 TEST(CpuQuota, AHybridHasBothVersions) {
   const GroupTree tree("4:cpu,cpuacct:/job\n0::/session",
                        "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" + GroupTree::version1() +
@@ -83,7 +83,7 @@ TEST(CpuQuota, AHybridHasBothVersions) {
   EXPECT_EQ(threads_of_64(tree), 2);
 }
 
-TEST(CpuQuota, TheMountIsWhereMountinfoSaysIt) {
+TEST(CpuQuota, TheMountIsFoundInMountinfo) {
   const GroupTree tree("0::/job", "31 23 0:28 / /groups\\040here rw - cgroup2 cgroup2 rw\n");
   tree.write("/groups here/job/cpu.max", "400000 100000");
   EXPECT_EQ(threads_of_64(tree), 4);
@@ -114,7 +114,7 @@ TEST(CpuQuota, AContainerSeesItsOwnGroup) {
   EXPECT_THAT(cores(inner), ElementsAre(3, 4));
 }
 
-TEST(CpuQuota, OfSeveralMountsThatWithMostGroupsCounts) {
+TEST(CpuQuota, TheMountWithMostGroupsCounts) {
   const GroupTree tree("0::/pod/container",
                        "40 23 0:28 /pod/container /mine rw - cgroup2 cgroup2 rw\n" +
                            GroupTree::version2() +
@@ -126,7 +126,7 @@ TEST(CpuQuota, OfSeveralMountsThatWithMostGroupsCounts) {
   EXPECT_THAT(cores(tree), ElementsAre(6, 5));
 }
 
-TEST(CpuQuota, MalformedFilesAreSaidOnceAndSetNoQuota) {
+TEST(CpuQuota, MalformedFilesAreLoggedOnceAndSetNoQuota) {
   for (const std::string text :
        {"", "lots 100000", "100000", "1e5 100000", "0 100000", "-1 100000", "100000 0",
         "100000 100000 100000", "99999999999999999999 100000"}) {
@@ -140,15 +140,15 @@ TEST(CpuQuota, MalformedFilesAreSaidOnceAndSetNoQuota) {
                                              HasSubstr("SHOAL_THREADS"))));
   }
   const GroupTree tree("4:cpu:/", GroupTree::version1());
-  tree.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "100000");  // and no period
+  tree.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "100000");  // without a period
   EXPECT_EQ(threads_of_64(tree), 64);
   EXPECT_THAT(notices_about(tree), ElementsAre(HasSubstr("cpu.cfs_quota_us")));
 }
 
-TEST(CpuQuota, UnreadableFilesAreSaidOnceAndSetNoQuota) {
+TEST(CpuQuota, UnreadableFilesAreLoggedOnceAndSetNoQuota) {
   const GroupTree tree("0::/job", GroupTree::version2());
   std::filesystem::create_directories(tree.root() +
-                                      "/sys/fs/cgroup/job/cpu.max");  // root too fails
+                                      "/sys/fs/cgroup/job/cpu.max");  // even root cannot read it
   EXPECT_EQ(threads_of_64(tree), 64);
   EXPECT_EQ(threads_of_64(tree), 64);
   EXPECT_THAT(notices_about(tree), ElementsAre(HasSubstr("cannot read")));

@@ -5,7 +5,7 @@
 namespace shoal {
 namespace {
 
-TEST(Error, OneLineNamesPlaceAndRemedy) {
+TEST(Error, OneLineNamesContextAndRemedy) {
   Error error(ErrorCode::timeout, "no answer in 600 s", "look at rank 1's log");
   error.at_rank(3).with_peer(1).in_operation("all_reduce");
   EXPECT_STREQ(error.what(),

@@ -1,4 +1,4 @@
-// Against trees that look like /proc and /sys/fs/cgroup.
+// Tests against directory trees that look like /proc and /sys/fs/cgroup.
 #include "shoal/runtime/base/free_memory.h"
 
 #include <filesystem>
@@ -35,7 +35,7 @@ class FreeMemoryTest : public ::testing::Test {
                               std::to_string(available_mib * 1024) +
                               " kB\nSwapTotal: 1024 kB\nSwapFree: 1024 kB");
   }
-  // One or two of these per version; `in_use` MiB of which `file_pages` can be given up.
+  // Sets a group's limit and use: `in_use` MiB, of which `file_pages` can be reclaimed.
   void group(const std::string& path, const std::string& max, std::int64_t in_use,
              std::int64_t file_pages) {
     write("sys/fs/cgroup" + path + "/memory.max", max);
@@ -48,7 +48,7 @@ class FreeMemoryTest : public ::testing::Test {
   TemporaryDirectory root_;
 };
 
-TEST_F(FreeMemoryTest, OfAMachineWithoutGroupsIsWhatIsAvailableWithItsSwap) {
+TEST_F(FreeMemoryTest, WithoutGroupsItIsAvailableMemoryPlusSwap) {
   machine(3000);
   EXPECT_EQ(now().free, 3001 * kMiB);
   EXPECT_EQ(now().total, 8193 * kMiB);
@@ -64,19 +64,19 @@ TEST_F(FreeMemoryTest, TheTightestGroupAroundTheProcessCounts) {
   EXPECT_EQ(now().free, 300 * kMiB);
   EXPECT_EQ(now().total, 500 * kMiB);
   EXPECT_THAT(now().bound, HasSubstr("memory.max"));
-  machine(200);  // which others use up
+  machine(200);  // other processes use the rest
   EXPECT_EQ(now().bound, "the machine's memory");
 }
 
 TEST_F(FreeMemoryTest, AContainersOwnGroupIsTheMount) {
   machine(3000);
   write("proc/self/cgroup", "0::/of/the/host/only");
-  group("", std::to_string(256 * kMiB), 300, 0);  // lowered below what is in use
+  group("", std::to_string(256 * kMiB), 300, 0);  // the limit was set below the memory in use
   EXPECT_EQ(now().free, 0);
   EXPECT_EQ(now().total, 256 * kMiB);
 }
 
-TEST_F(FreeMemoryTest, Version1) {
+TEST_F(FreeMemoryTest, SupportsVersion1) {
   machine(3000);
   write("proc/self/cgroup", "12:cpuset:/\n4:cpu,memory:/docker/abc\n1:name=systemd:/x");
   const std::string mine = "sys/fs/cgroup/memory/docker/abc/";
@@ -88,7 +88,7 @@ TEST_F(FreeMemoryTest, Version1) {
   EXPECT_THAT(now().bound, HasSubstr("memory.limit_in_bytes"));
 }
 
-TEST_F(FreeMemoryTest, NothingToReadIsNotKnown) {
+TEST_F(FreeMemoryTest, IsUnknownIfNoFileCanBeRead) {
   EXPECT_FALSE(now().known());
   write("proc/meminfo", "MemAvailable: soon");
   write("proc/self/cgroup", "::\n0:\nnothing");
@@ -109,7 +109,7 @@ TEST(FreeMemory, AddressesRunOutBeforeTheirLimit) {
   EXPECT_NEAR(static_cast<double>(here.free), 300.0 * kMiB, 30.0 * kMiB);
 }
 
-TEST(FreeMemory, OfThisProcessIsKnown) {
+TEST(FreeMemory, IsKnownForThisProcess) {
   const FreeMemory here = free_memory();
   EXPECT_GT(here.free, 0);
   EXPECT_GE(here.total, here.free);

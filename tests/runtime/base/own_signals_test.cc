@@ -9,12 +9,13 @@
 namespace shoal {
 namespace {
 
-// They were held while this program was loaded; its main is GoogleTest's.
+// The signals were blocked while this program loaded; GoogleTest provides its main.
 const bool taken_back = (take_back_signals(), true);
 
 extern "C" void quit(int) { _exit(1); }
 
-// How a child ends that sends itself `signal`, where `before` was there when its main began.
+// Returns how a child ends that sends itself `signal`, with handler `before` installed when main
+// begins.
 int ending(int signal, void (*before)(int)) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -28,23 +29,23 @@ int ending(int signal, void (*before)(int)) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-TEST(Interrupts, EndAProgramWhateverALibraryMadeOfThem) {
+TEST(Interrupts, EndAProgramWhateverHandlersALibraryInstalled) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     EXPECT_EQ(ending(signal, quit), -signal);
     EXPECT_EQ(ending(signal, SIG_DFL), -signal);
-    EXPECT_EQ(ending(signal, SIG_IGN), 3) << "nohup's stays";
+    EXPECT_EQ(ending(signal, SIG_IGN), 3) << "nohup's setting stays";
   }
 }
 
 TEST(Interrupts, CrashesEndAProgramWithTheirSignal) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's handlers stay";
+  GTEST_SKIP() << "sanitizers keep their own handlers";
 #endif
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
     EXPECT_EQ(ending(signal, quit), -signal);
 }
 
-TEST(Interrupts, AreHeldUntilMainIsReady) {
+TEST(Interrupts, AreBlockedUntilMainIsReady) {
   sigset_t now;
   sigprocmask(SIG_SETMASK, nullptr, &now);
   EXPECT_TRUE(taken_back);

@@ -23,7 +23,7 @@ bool is_blocked() {
   return sigismember(&now, SIGUSR2) == 1;
 }
 
-TEST(SignalThread, KeepsSignalsFromThreadsThatCompute) {
+TEST(SignalThread, KeepsSignalsFromComputingThreads) {
   const auto before = std::signal(SIGUSR2, note_thread);
   {
     const SignalThread takes(kSignals);

@@ -1,4 +1,4 @@
-// Options that nobody declared, by the ten thousand.
+// Tens of thousands of undeclared options.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-TEST(OptionsBudget, UnknownNames) {
+TEST(OptionsBudget, UnknownNamesStayWithinIt) {
   nlohmann::json many = nlohmann::json::object(), lengthy = many;
   for (int i = 0; i < 50'000; ++i) many[fmt::format("k{}", i)] = i;
   for (int i = 0; i < 100; ++i) lengthy[std::string(10'000, 'x') + std::to_string(i)] = i;

@@ -88,7 +88,7 @@ struct Parsed {
   }
 };
 
-TEST(Options, DefaultsAreTheFields) {
+TEST(Options, DefaultsAreTheFieldsValues) {
   Parsed p;
   p.done();
   EXPECT_EQ(p.arguments.batch, 8);
@@ -96,7 +96,7 @@ TEST(Options, DefaultsAreTheFields) {
   EXPECT_FALSE(p.options.is_set("max_steps"));
 }
 
-TEST(Options, FileThenCommandLine) {
+TEST(Options, TheCommandLineOverridesFiles) {
   Parsed p;
   p.file(R"({"max_steps": 100, "training": {"lr": 0.1, "bf16": true}, "_comment": "x",
              "output_dir": "a", "report_to": ["tensorboard"], "eval_steps": 5})")
@@ -115,7 +115,7 @@ TEST(Options, FileThenCommandLine) {
   EXPECT_TRUE(p.options.is_set("lr"));
 }
 
-TEST(Options, LaterFilesAreStronger) {
+TEST(Options, LaterFilesOverrideEarlierOnes) {
   Parsed p;
   p.options.add_json(json{{"lr", 0.5}, {"max_steps", 3}}, "base.json");
   p.options.add_json(json{{"learning_rate", 0.25}}, "more.json");
@@ -144,7 +144,7 @@ TEST(Options, SageMakerStringsParse) {
   EXPECT_EQ(a.better, true);
 }
 
-TEST(Options, NumbersThatAreWhole) {
+TEST(Options, IntegersAcceptOnlyWholeNumbers) {
   EXPECT_EQ(Parsed().file(R"({"max_steps": 5e8})").done().max_steps, 500'000'000);
   EXPECT_EQ(Parsed().file(R"({"max_steps": "3.0"})").done().max_steps, 3);
   EXPECT_EQ(Parsed().line({"--max_steps", "-1"}).done().max_steps, -1);
@@ -160,7 +160,7 @@ TEST(Options, NumbersThatAreWhole) {
               HasSubstr("batch is 4294967297"));
 }
 
-TEST(Options, RealRanges) {
+TEST(Options, RealNumbersHaveRanges) {
   for (const char* bad : {R"({"lr": "inf"})", R"({"lr": "nan"})", R"({"lr": 1.01})",
                           R"({"lr": -0.1})", R"({"lr": "0.1x"})", R"({"lr": false})"})
     EXPECT_THAT(Parsed().file(bad).problem(),
@@ -171,7 +171,7 @@ TEST(Options, RealRanges) {
   EXPECT_EQ(Parsed().file(R"({"lr": 1})").done().learning_rate, 1.0);
 }
 
-TEST(Options, BooleansOnTheCommandLine) {
+TEST(Options, BooleansWorkOnTheCommandLine) {
   EXPECT_TRUE(Parsed().line({"--bf16"}).done().bf16);
   EXPECT_TRUE(Parsed().line({"--bf16", "--max_steps", "1"}).done().bf16);
   EXPECT_FALSE(Parsed().line({"--bf16", "--bf16", "false"}).done().bf16);
@@ -181,7 +181,7 @@ TEST(Options, BooleansOnTheCommandLine) {
   EXPECT_THAT(Parsed().line({"--bf16", "maybe"}).problem(), HasSubstr("'maybe'"));
 }
 
-TEST(Options, ListsOnTheCommandLine) {
+TEST(Options, ListsWorkOnTheCommandLine) {
   EXPECT_THAT(Parsed().line({"--report_to", "a", "b", "--bf16"}).done().report_to,
               ElementsAre("a", "b"));
   EXPECT_THAT(Parsed().line({"--report_to", "a,b"}).done().report_to, ElementsAre("a", "b"));
@@ -192,7 +192,7 @@ TEST(Options, ListsOnTheCommandLine) {
               HasSubstr("it takes a list of integers of at least 1"));
 }
 
-TEST(Options, UnknownNamesTheNearest) {
+TEST(Options, UnknownNamesSuggestTheNearest) {
   EXPECT_EQ(Parsed().file(R"({"training": {"lerning_rate": 1}})").problem(),
             "there is no option 'lerning_rate' (run.json:/training/lerning_rate); did you mean "
             "learning_rate?");
@@ -200,7 +200,7 @@ TEST(Options, UnknownNamesTheNearest) {
             "there is no option 'trian_batch_size' (command line --trian_batch_size); did you mean "
             "train_batch_size?");
   EXPECT_THAT(Parsed().line({"--no_max_steps"}).problem(), HasSubstr("did you mean max_steps?"));
-  // Whole words that longer names end with come before what is spelt alike.
+  // A longer name that ends with the whole words is preferred to one with similar spelling.
   EXPECT_THAT(Parsed().line({"--batch_size", "3"}).problem(),
               EndsWith("did you mean per_device_train_batch_size?"));
   EXPECT_THAT(Parsed().line({"--steps", "3"}).problem(),
@@ -212,8 +212,8 @@ TEST(Options, UnknownNamesTheNearest) {
             "'stray' on the command line belongs to no option");
   EXPECT_EQ(Parsed().line({"--json"}).problem(),
             "there is no option 'json' (command line --json); --help lists what there is")
-      << "no name that has next to nothing of it";
-  // Ignores case, and names nothing that is refused itself.
+      << "names with little in common must not be suggested";
+  // The suggestion ignores case, and never is a name that is itself refused.
   EXPECT_THAT(Parsed().line({"--MAX_STEP", "3"}).problem(), HasSubstr("did you mean max_steps?"));
   OptionSet options;
   std::string refused, config;
@@ -254,7 +254,7 @@ TEST(Options, AllProblemsInOneReportAndNothingChanges) {
   EXPECT_EQ(p.arguments.max_steps, -1) << "no field changes when anything is wrong";
 }
 
-TEST(Options, TwoNamesOfOneOption) {
+TEST(Options, TwoNamesOfOneOptionMustAgree) {
   EXPECT_EQ(Parsed().file(R"({"max_grad_norm": 2, "sdp_gradient_clipping": "2.0"})").done().clip,
             2.0);
   EXPECT_EQ(Parsed().file(R"({"max_grad_norm": 2, "sdp_gradient_clipping": 1})").problem(),
@@ -263,7 +263,7 @@ TEST(Options, TwoNamesOfOneOption) {
   EXPECT_THAT(Parsed().line({"--lr", "0.1", "--learning_rate", "0.2"}).problem(),
               HasSubstr("must be equal"));
   EXPECT_EQ(Parsed().line({"--lr", "0.1", "--lr", "0.2"}).done().learning_rate, 0.2);
-  // A command line overrides a file whatever the name.
+  // A command line overrides a file under either name.
   EXPECT_EQ(Parsed().file(R"({"lr": 0.1})").line({"--learning_rate", "0.2"}).done().learning_rate,
             0.2);
 }
@@ -305,7 +305,7 @@ TEST(Options, HelpHasEveryOptionByLibrary) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
-TEST(Options, IgnoredNamesAreTold) {
+TEST(Options, IgnoredNamesAreLogged) {
   Parsed p;
   p.file(R"({"skip_tracing": true})").line({"--skip_tracing"}).done();
   EXPECT_THAT(p.options.notices(), ElementsAre(HasSubstr("has no effect: Shoal does not trace")));
@@ -334,7 +334,7 @@ TEST(Options, BadFilesAreProblems) {
   EXPECT_THAT(p.problem(), HasSubstr("No such file"));
 }
 
-TEST(Options, DeclaringANameTwiceIsOurBug) {
+TEST(Options, DeclaringANameTwiceIsAnInternalError) {
   Arguments a;
   OptionSet options;
   auto section = options.section("x");

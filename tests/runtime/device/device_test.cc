@@ -17,14 +17,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Device, Names) {
+TEST(Device, HasNames) {
   EXPECT_EQ(to_string(Device::cpu()), "cpu");
   EXPECT_EQ(to_string(Device::cuda(3)), "cuda:3");
   EXPECT_EQ(Device::cuda(1), Device::cuda(1));
   EXPECT_FALSE(Device::cuda(0) == Device::cpu());
 }
 
-TEST(HostDevice, CopiesFillsAndIsAlwaysDone) {
+TEST(HostDevice, CopiesAndFillsAtOnce) {
   DeviceBackend& host = device_backend(DeviceType::cpu);
   EXPECT_EQ(host.count(), 1);
   EXPECT_THAT(host.describe(Device::cpu()), HasSubstr("cores"));
@@ -65,11 +65,11 @@ TEST(HostDevice, ThereIsOneAndItsPinnedMemoryIsPlain) {
   host.deallocate_pinned(pointer);
 }
 
-TEST(CudaDevice, ThatIsNotThereIsNamedWithARemedy) {
+TEST(CudaDevice, MissingDeviceIsNamedWithARemedy) {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
   try {
     cuda.check_available(Device::cuda(cuda.count()));
-    FAIL() << "said nothing";
+    FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
     EXPECT_FALSE(error.remedy().empty());
@@ -86,7 +86,7 @@ class OnCuda : public ::testing::Test {
   const Device device_ = Device::cuda(0);
 };
 
-TEST(StreamGate, AHostStreamsWorkWaitsInItsThread) {
+TEST(StreamGate, WorkOnAHostStreamWaitsInItsThread) {
   EXPECT_EQ(why_no_stream_gates(Device::cpu()), "");
   const auto gate = make_stream_gate(Device::cpu());
   std::atomic<bool> passed{false};
@@ -101,13 +101,13 @@ TEST(StreamGate, AHostStreamsWorkWaitsInItsThread) {
   gate->block_stream({});
 }
 
-TEST_F(OnCuda, AGateHoldsItsStreamUntilItIsOpened) {
+TEST_F(OnCuda, AGateBlocksItsStreamUntilItIsOpened) {
   if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
   const OwnedStream stream(device_), other(device_);
   Event reached(device_), passed(device_);
   auto* host = static_cast<unsigned char*>(cuda_.allocate_pinned(2));
   std::fill_n(host, 2, static_cast<unsigned char>(0));
-  // Words are used again: the second gate's stream comes to the first one late, and still passes.
+  // Gate words are reused. The second gate's stream reaches the first one late and still passes.
   for (int turn = 0; turn < 3; ++turn) {
     auto gate = make_stream_gate(device_);
     reached.record(stream.view());
@@ -137,7 +137,7 @@ TEST_F(OnCuda, AGateHoldsItsStreamUntilItIsOpened) {
   cuda_.deallocate_pinned(host);
 }
 
-TEST_F(OnCuda, ADeviceIsWaitedForOnAllItsStreams) {
+TEST_F(OnCuda, WaitingForADeviceCoversAllItsStreams) {
   auto* host = static_cast<unsigned char*>(cuda_.allocate_pinned(1));
   const OwnedStream captured(device_), other(device_);
   *host = 0;
@@ -154,8 +154,8 @@ TEST_F(OnCuda, ADeviceIsWaitedForOnAllItsStreams) {
   cuda_.deallocate_pinned(host);
 }
 
-// What cannot be tried there is neither found to work nor to fail, and not on other devices.
-TEST_F(OnCuda, ATrialOfGatesThatFailedIsNotRemembered) {
+// A trial on a missing device neither succeeds nor fails, and must not affect other devices.
+TEST_F(OnCuda, AFailedTrialOfGatesIsNotRemembered) {
   if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
   const Device missing = Device::cuda(cuda_.count());
   for (int turn = 0; turn < 2; ++turn) {
@@ -165,7 +165,7 @@ TEST_F(OnCuda, ATrialOfGatesThatFailedIsNotRemembered) {
   EXPECT_EQ(why_no_stream_gates(device_), "");
 }
 
-TEST_F(OnCuda, AGateIsNoPartOfAGraph) {
+TEST_F(OnCuda, AGateCannotBePartOfAGraph) {
   if (const std::string why = why_no_stream_gates(device_); !why.empty()) GTEST_SKIP() << why;
   const OwnedStream stream(device_);
   const auto gate = make_stream_gate(device_);
@@ -194,7 +194,7 @@ TEST_F(OnCuda, CopiesFillsAndMeasures) {
   stop.synchronize();
   EXPECT_TRUE(stop.query());
   EXPECT_GE(stop.elapsed_ms_since(start), 0.0);
-  EXPECT_THROW(done.elapsed_ms_since(start), Error) << "it was not made for timing";
+  EXPECT_THROW(done.elapsed_ms_since(start), Error) << "the event was not made for timing";
   EXPECT_EQ(host[998], 5);
   EXPECT_EQ(host[999], 9);
   std::vector<unsigned char> pageable(1000);
@@ -208,12 +208,12 @@ TEST_F(OnCuda, CopiesFillsAndMeasures) {
   EXPECT_GT(info.total, info.free);
 }
 
-TEST_F(OnCuda, WhatDoesNotFitIsOutOfMemoryAndTheDeviceGoesOn) {
+TEST_F(OnCuda, OutOfMemoryIsReportedAndTheDeviceStaysUsable) {
   const OwnedStream stream(device_);
   for (const Stream where : {stream.view(), Stream{device_, nullptr}}) {
     try {
       (void)cuda_.allocate(device_, std::size_t{1} << 46, where);
-      FAIL() << "64 TiB were given";
+      FAIL() << "64 TiB were allocated";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
     }
@@ -224,8 +224,8 @@ TEST_F(OnCuda, WhatDoesNotFitIsOutOfMemoryAndTheDeviceGoesOn) {
   cuda_.synchronize(stream.view());
 }
 
-// As CUDA's graphs have it, a wait for the device ends every capture there, another thread's too.
-TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
+// In CUDA a wait for the device ends every capture on it, including those of other threads.
+TEST_F(OnCuda, FreesDuringACaptureWaitForItsEnd) {
   const OwnedStream captured(device_), other(device_);
   constexpr std::size_t kBytes = 16 << 20;
   void* written = cuda_.allocate(device_, kBytes, captured.view());
@@ -239,13 +239,13 @@ TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
     cuda_.begin_capture(captured.view());
     cuda_.fill(written, 7, kBytes, captured.view());
     std::thread([&] {
-      // Still to be read when it is freed.
+      // The block is freed before the stream has read it.
       cuda_.fill(blocks[0], 3, kBytes, other.view());
       cuda_.copy(seen, blocks[0], 1, other.view());
       cuda_.deallocate(device_, blocks[0], {});
       cuda_.deallocate(device_, blocks[1], captured.view());
       cuda_.deallocate(device_, blocks[2], other.view());  // in its stream's order, at once
-      // Not even where there is no room.
+      // Exhausted memory must not force a wait either.
       EXPECT_THROW((void)cuda_.allocate(device_, std::size_t{1} << 46, other.view()), Error);
     }).join();
     EXPECT_EQ(cuda_.statistics().synchronizations, before.synchronizations);
@@ -253,15 +253,16 @@ TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
       cuda_.abandon_capture(captured.view());
     } else {
       void* graph = nullptr;
-      ASSERT_NO_THROW(graph = cuda_.end_capture(captured.view())) << "the capture was ended";
+      ASSERT_NO_THROW(graph = cuda_.end_capture(captured.view())) << "the capture was broken";
       cuda_.launch_graph(graph, captured.view());
       cuda_.synchronize(captured.view());
       cuda_.destroy_graph(graph);
     }
-    EXPECT_EQ(*seen, 3) << "freed after one wait for the device";
+    EXPECT_EQ(*seen, 3) << "the block was freed before the wait for the device";
     cuda_.synchronize(Stream{device_, nullptr});
     for (void*& block : blocks) block = cuda_.allocate(device_, kBytes, other.view());
-    EXPECT_GE(cuda_.memory_info(device_).free + kBytes, free) << "what was freed is there again";
+    EXPECT_GE(cuda_.memory_info(device_).free + kBytes, free)
+        << "the freed memory is available again";
   }
   for (void* const block : blocks) cuda_.deallocate(device_, block, other.view());
   cuda_.deallocate(device_, written, captured.view());
@@ -269,12 +270,12 @@ TEST_F(OnCuda, WhatIsFreedWhileAStepIsCapturedWaitsForItsEnd) {
   cuda_.deallocate_pinned(seen);
 }
 
-TEST(CudaDevice, WithoutItSaysWhichFlag) {
+TEST(CudaDevice, BuildsWithoutItNameTheFlag) {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
   if (cuda.count() > 0) GTEST_SKIP() << "there is a CUDA device here";
   try {
     OwnedStream stream(Device::cuda(0));
-    FAIL() << "made a stream on a device that is not there";
+    FAIL() << "a stream was made on a missing device";
   } catch (const Error& error) {
     EXPECT_THAT(
         std::string(error.what()),

@@ -8,7 +8,7 @@ namespace shoal {
 namespace {
 
 // RFC 4648, chapter 10.
-TEST(Base64, OfPublishedTexts) {
+TEST(Base64, DecodesPublishedTexts) {
   const std::string text = "foobar";
   const char* const published[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
   for (std::size_t length = 0; length <= text.size(); ++length) {
@@ -20,7 +20,7 @@ TEST(Base64, OfPublishedTexts) {
   EXPECT_EQ(from_base64(to_base64(all)), all);
 }
 
-TEST(Base64, IsNoOtherText) {
+TEST(Base64, RefusesOtherText) {
   for (const char* text : {"Zg=", "Zg", "Z", "Zm9vYg==-3", "Zm9*", "QUJD----", "QUJD\n\n\n\n",
                            "====", "Q=Q=", "Zg==Zg=="})
     EXPECT_FALSE(from_base64(text)) << text;

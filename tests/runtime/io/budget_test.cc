@@ -1,4 +1,4 @@
-// Each parser of this library stays within its budget on inputs made to hurt.
+// Each parser of this library stays within its budget on adversarial inputs.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 
@@ -54,7 +54,7 @@ std::string framed(const std::string& header) {
   return text + header;
 }
 
-TEST(Budget, OfJson) {
+TEST(Budget, HoldsForJson) {
   const std::vector<std::pair<const char*, std::string>> documents = {
       {"many keys", object_of(100'000, "0")},
       {"many objects", list_of("{}", 200'000)},
@@ -81,7 +81,7 @@ TEST(Budget, OfJson) {
   }
 }
 
-TEST(Budget, OfAMessageAboutAHugeToken) {
+TEST(Budget, HoldsForMessagesAboutAHugeToken) {
   const std::string text =
       "{\"" + std::string(100'000, 'k') + "\":1,\"" + std::string(100'000, 'k') + "\":2}";
   EXPECT_LT(within_budget(text.size(), "twice", [&] { (void)parse_json(text, "f"); }).size(), 400U);
@@ -99,7 +99,7 @@ std::string header_of(int tensors) {
   return header;
 }
 
-TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
+TEST(Budget, HoldsForASafetensorsHeaderOf300000Tensors) {
   constexpr int kTensors = 300'000;
   const std::string header = header_of(kTensors), file = framed(header);
   const testing::TemporaryDirectory directory;
@@ -123,7 +123,7 @@ TEST(Budget, OfASafetensorsHeaderOf300000Tensors) {
             "");
 }
 
-TEST(Budget, OfManyTensorsThatAreWritten) {
+TEST(Budget, HoldsForManyWrittenTensors) {
   std::vector<SafetensorsEntry> entries;
   for (int i = 0; i < 50'000; ++i)
     entries.push_back(
@@ -134,7 +134,7 @@ TEST(Budget, OfManyTensorsThatAreWritten) {
             "");
 }
 
-TEST(Budget, OfSafetensorsHeadersThatLie) {
+TEST(Budget, HoldsForFalseSafetensorsHeaders) {
   const auto problem = [](const std::string& header) {
     const std::string file = framed(header);
     return within_budget(file.size(), header.substr(0, 80),
@@ -155,20 +155,20 @@ TEST(Budget, OfSafetensorsHeadersThatLie) {
               ::testing::IsEmpty());
 }
 
-// What is written costs as little as what is read.
-TEST(Budget, OfWritingManyTensors) {
+// Writing costs as little as reading.
+TEST(Budget, HoldsForWritingManyTensors) {
   constexpr int kTensors = 50'000;
   const std::uint8_t byte = 1;
   std::vector<SafetensorsEntry> entries;
   std::size_t bytes = 0;
   for (int i = 0; i < kTensors; ++i) {
     entries.push_back(make_entry(fmt::format("model.layers.{}.weight", i), DType::u8, {1}));
-    bytes += 80;  // in the header; the index has as much again
+    bytes += 80;  // in the header; the index is as large
   }
   const testing::TemporaryDirectory directory;
   const auto value = [&](const std::string&) { return ConstView(&byte, {1}, DType::u8); };
   for (const std::int64_t shard : {kTensors, kTensors / 2}) {
-    // Each value is a write of its own.
+    // Each value is a separate write.
     EXPECT_EQ(
         within_budget(
             bytes, "tensors",
@@ -178,7 +178,7 @@ TEST(Budget, OfWritingManyTensors) {
   }
 }
 
-TEST(Budget, OfAMessageAboutALongName) {
+TEST(Budget, HoldsForMessagesAboutALongName) {
   const std::string name(100'000, 'n');
   const auto problem = [&](const std::string& value) {
     const std::string file = framed("{\"" + name + "\":" + value + "}");
@@ -194,7 +194,7 @@ TEST(Budget, OfAMessageAboutALongName) {
   }
 }
 
-TEST(Budget, OfProtobuf) {
+TEST(Budget, HoldsForProtobuf) {
   const auto all = [](const std::string& message) {
     return within_budget(message.size(), "a message", [&] {
       ProtobufReader reader(message, "f");
@@ -209,12 +209,12 @@ TEST(Budget, OfProtobuf) {
   EXPECT_THAT(all(std::string(1'000'000, '\xff')), HasSubstr("has no end"));
 }
 
-TEST(Budget, OfBase64) {
+TEST(Budget, HoldsForBase64) {
   const std::string text(1'000'000, 'A');
   within_budget(text.size(), "base64", [&] { (void)from_base64(text); });
 }
 
-// On f990d27 each of these waits for ever in open().
+// On f990d27 each of these waited forever in open().
 TEST(NotAFile, ANamedPipeIsRefusedAtOnce) {
   const testing::TemporaryDirectory directory;
   const std::string pipe = directory.path() + "/config.json";
@@ -254,7 +254,7 @@ TEST(Json, RefusesANulByteAfterTheDocument) {
   EXPECT_TRUE(parse_safetensors_header(spaces, std::ssize(spaces), "f").entries.empty());
 }
 
-// A message shows the beginning of a long name.
+// A message shows only the beginning of a long name.
 TEST(SafetensorsNames, AreShortenedInMessages) {
   const testing::TemporaryDirectory directory;
   const std::string name(1'000'000, 'n');
@@ -281,7 +281,7 @@ TEST(SafetensorsNames, AreShortenedInMessages) {
   }
 }
 
-TEST(Json, OfNoUtf8SaysHowToConvertIt) {
+TEST(Json, OtherEncodingsSuggestHowToConvertThem) {
   using namespace std::string_literals;
   for (const auto& [text, encoding] : {std::pair{"\xff\xfe{\0}\0"s, "UTF-16"},
                                        {"\xfe\xff\0{\0}"s, "UTF-16"},
@@ -317,7 +317,7 @@ TEST(Json, ExactIntegersHave64Bits) {
               parse_ordered_json(number, "f"));
 }
 
-TEST(Json, OrderedKeepsTheOrderAndRefusesTheSame) {
+TEST(Json, OrderedJsonKeepsTheOrderAndRefusesTheSameInputs) {
   const auto json = parse_ordered_json(R"({"b": 1, "a": [{"z": 1, "y": {}}], "c": null})", "f");
   EXPECT_EQ(json.dump(), R"({"b":1,"a":[{"z":1,"y":{}}],"c":null})");
   for (const char* text : {R"({"k":1,"k":1})", "", "{", "1 2", "[1e999]"})

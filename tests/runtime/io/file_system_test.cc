@@ -1,4 +1,4 @@
-// Absence and errors are told apart, and no error is dropped.
+// Absence is distinguished from errors, and no error is dropped.
 #include "shoal/runtime/io/file_system.h"
 
 #include <filesystem>
@@ -30,8 +30,8 @@ std::vector<std::string> names(const std::vector<DirectoryEntry>& entries) {
 
 void touch(const std::string& path) { std::ofstream(path) << "text"; }
 
-// Such a path is not one that the user reads, and a line break in it would make two lines of one.
-TEST(FileSystem, LongPathsAreShownInPart) {
+// A long path is of no use to a reader, and a line break in it would split the message.
+TEST(FileSystem, LongPathsAreShortened) {
   const std::string path = "/" + std::string(20000, 'a') + "\n";
   for (const std::string& text :
        {error_text([&] { file_kind(path); }), error_text([&] { list_directory(path); }),
@@ -44,7 +44,7 @@ TEST(FileSystem, LongPathsAreShownInPart) {
   EXPECT_THAT(error_text([&] { list_directory("/no\nwhere"); }), HasSubstr("/no\\nwhere"));
 }
 
-TEST(FileSystem, KindsAreToldApart) {
+TEST(FileSystem, KindsAreDistinguished) {
   const TemporaryDirectory directory;
   touch(directory / "file");
   fs::create_symlink(directory / "nowhere", directory / "dangling");
@@ -77,8 +77,8 @@ TEST(FileSystem, WritesCopiesAndCompares) {
               HasSubstr("No such file"));
 }
 
-// A loop of links fails with ELOOP for every user, root included.
-TEST(FileSystem, AnErrorIsNotTakenForAbsence) {
+// A loop of links fails with ELOOP for every user, including root.
+TEST(FileSystem, AnErrorIsNotMistakenForAbsence) {
   const TemporaryDirectory directory;
   const std::string loop = directory / "loop";
   fs::create_symlink(loop, loop);
@@ -89,10 +89,10 @@ TEST(FileSystem, AnErrorIsNotTakenForAbsence) {
            [&] { (void)list_tree(loop); }, [&] { (void)modification_time(loop); }})
     EXPECT_THAT(error_text(call), HasSubstr(loop));
   EXPECT_THAT(error_text([&] { make_directories(loop + "/below"); }), HasSubstr("cannot make"));
-  EXPECT_TRUE(remove_file(loop));  // the link itself
+  EXPECT_TRUE(remove_file(loop));  // removes the link itself
 }
 
-TEST(FileSystem, ListsByNameAndOnlyAbsenceIsEmpty) {
+TEST(FileSystem, ListsByNameAndIsEmptyOnlyIfAbsent) {
   const TemporaryDirectory directory;
   make_directories(directory / "b/c");
   touch(directory / "b/c/file");
@@ -107,7 +107,7 @@ TEST(FileSystem, ListsByNameAndOnlyAbsenceIsEmpty) {
               HasSubstr("cannot list"));
 }
 
-TEST(FileSystem, NamesAreListedWithoutALookAtTheirEntries) {
+TEST(FileSystem, NamesAreListedWithoutInspectingEntries) {
   const TemporaryDirectory directory;
   touch(directory / "b");
   touch(directory / "other");
@@ -119,7 +119,7 @@ TEST(FileSystem, NamesAreListedWithoutALookAtTheirEntries) {
               HasSubstr("cannot list"));
 }
 
-TEST(FileSystem, RemovalSaysWhetherSomethingWasThere) {
+TEST(FileSystem, RemovalReportsWhetherSomethingExisted) {
   const TemporaryDirectory directory;
   make_directories(directory / "a/b");
   EXPECT_THAT(error_text([&] { remove_file(directory / "a"); }), HasSubstr("cannot remove"));

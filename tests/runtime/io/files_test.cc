@@ -76,14 +76,14 @@ TEST_F(Files, SourcesReadRangesExactly) {
   }
 }
 
-TEST_F(Files, AFileThatShrinksIsNoticed) {
+TEST_F(Files, AShrinkingFileIsDetected) {
   std::ofstream(path) << "0123456789";
   const auto source = open_file(path);
   fs::resize_file(path, 4);
   EXPECT_THAT(error_of([&] { (void)read_all(*source); }).what(), HasSubstr("became shorter"));
 }
 
-TEST_F(Files, OpeningWhatCannotBeOpened) {
+TEST_F(Files, OpeningFailsWithTheReason) {
   EXPECT_EQ(error_of([&] { (void)open_file(path); }).code(), ErrorCode::not_found);
   EXPECT_EQ(error_of([&] { (void)MappedFile::open(path); }).code(), ErrorCode::not_found);
   EXPECT_THAT(error_of([&] { (void)open_file(directory); }).what(),
@@ -106,7 +106,7 @@ TEST_F(Files, RegistryChoosesByScheme) {
   EXPECT_THAT(error.what(), HasSubstr("file, s3"));
 }
 
-TEST_F(Files, APatternInADirectoryThatCannotBeReadIsAnError) {
+TEST_F(Files, APatternInAnUnreadableDirectoryIsAnError) {
   fs::create_symlink("loop", directory + "/loop");
   for (const char* pattern : {"/loop", "/loop/", "/loop/*.txt"})
     EXPECT_THAT(error_of([&] { (void)SourceRegistry().match(directory + pattern); }).what(),
@@ -126,7 +126,7 @@ TEST_F(Files, MapsWholeFiles) {
   EXPECT_TRUE(MappedFile::open(path)->bytes().empty());
 }
 
-// A child reads a mapped file that was cut short; what it says, and its status.
+// A child reads a mapped file that was truncated. Checks its output and status.
 TEST_F(Files, ABusErrorNamesTheFile) {
   std::ofstream(path) << std::string(100'000, 'x');
   const auto map = MappedFile::open(path);
@@ -153,7 +153,7 @@ TEST_F(Files, ABusErrorNamesTheFile) {
   EXPECT_EQ(std::ranges::count(said, '\n'), 1);
 }
 
-TEST_F(Files, GivesSignsOfProgress) {
+TEST_F(Files, ReportsProgress) {
   int signs = 0;
   {
     const progress::Listener hears([&] { ++signs; });
@@ -165,10 +165,10 @@ TEST_F(Files, GivesSignsOfProgress) {
   }
   const int heard = signs;
   (void)MappedFile::open(path);
-  EXPECT_EQ(signs, heard) << "nothing listens any more";
+  EXPECT_EQ(signs, heard) << "the listener was removed";
 }
 
-TEST_F(Files, AreNotWrittenWhereTheListenerThrows) {
+TEST_F(Files, AreNotWrittenIfTheListenerThrows) {
   const progress::Listener hears([] { throw Error(ErrorCode::aborted, "enough"); });
   EXPECT_EQ(error_of([&] { write_file_atomically(path, "text"); }).code(), ErrorCode::aborted);
   EXPECT_EQ(entries(), 0U);
@@ -183,21 +183,21 @@ TEST_F(Files, AtomicFileReplacesOnCommitOnly) {
     file.write("content");
     EXPECT_EQ(read_text_file(path), "old");
   }
-  EXPECT_EQ(read_text_file(path), "old") << "not committed";
-  EXPECT_EQ(entries(), 1u) << "the temporary is gone";
+  EXPECT_EQ(read_text_file(path), "old") << "the file is replaced only on commit";
+  EXPECT_EQ(entries(), 1u) << "the temporary file is removed";
   AtomicFile file(path, 100);
   file.write("new content");
   file.commit();
-  EXPECT_EQ(read_text_file(path), "new content") << "reserved room is given back";
+  EXPECT_EQ(read_text_file(path), "new content") << "unused reserved space is released";
   EXPECT_EQ(entries(), 1u);
   struct stat status{};
   ::stat(path.c_str(), &status);
-  EXPECT_EQ(status.st_mode & 0777, 0640u) << "the mode stays";
+  EXPECT_EQ(status.st_mode & 0777, 0640u) << "the mode is preserved";
   EXPECT_THROW(file.commit(), Error);
   EXPECT_THROW(file.write("x"), Error);
 }
 
-// umask() is the process's: a child sets it.
+// umask() applies to the whole process, so a child sets it.
 int mode_under_umask(mode_t mask, const std::string& path) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -215,7 +215,7 @@ int mode_under_umask(mode_t mask, const std::string& path) {
 TEST_F(Files, ANewFileHasTheModeThatTheUmaskLeaves) {
   for (const auto& [mask, mode] : {std::pair{0077, 0600}, {0022, 0644}, {0002, 0664}, {0027, 0640}})
     EXPECT_EQ(mode_under_umask(static_cast<mode_t>(mask), path + std::to_string(mask)), mode);
-  for (const int mode : {0600, 0644, 0666, 0440}) {  // which a replaced one keeps
+  for (const int mode : {0600, 0644, 0666, 0440}) {  // a replacing file keeps these modes
     write_file_atomically(path, "old");
     ::chmod(path.c_str(), static_cast<mode_t>(mode));
     EXPECT_EQ(mode_under_umask(0077, path), mode);
@@ -223,7 +223,7 @@ TEST_F(Files, ANewFileHasTheModeThatTheUmaskLeaves) {
   }
 }
 
-TEST_F(Files, ReadersSeeOneVersionOrTheOther) {
+TEST_F(Files, ReadersSeeOnlyWholeVersions) {
   write_file_atomically(path, std::string(100'000, 'a'));
   std::atomic<bool> stop{false};
   std::thread writer([&] {
@@ -246,8 +246,8 @@ TEST_F(Files, UnwritableDirectoryIsOneLine) {
   EXPECT_THROW(rename_and_sync(directory + "/none", path), Error);
 }
 
-// A file-size limit fails write() as a full disk does, and needs no mount. In a child: limits and
-// ignored signals stay there.
+// A file-size limit makes write() fail like a full disk, and needs no mount. It runs in a child,
+// because limits and ignored signals persist in a process.
 int limited_child(const std::string& path, std::int64_t expected) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -277,10 +277,10 @@ int limited_child(const std::string& path, std::int64_t expected) {
 
 TEST_F(Files, AFullDiskLeavesTheOldFile) {
   write_file_atomically(path, "old");
-  EXPECT_EQ(limited_child(path, 0), 0) << "found while writing";
-  EXPECT_EQ(limited_child(path, 409'600), 0) << "found before writing";
+  EXPECT_EQ(limited_child(path, 0), 0) << "the error is found while writing";
+  EXPECT_EQ(limited_child(path, 409'600), 0) << "the error is found before writing";
   EXPECT_EQ(read_text_file(path), "old");
-  EXPECT_EQ(entries(), 1u) << "no temporary stays";
+  EXPECT_EQ(entries(), 1u) << "no temporary file remains";
 }
 
 TEST_F(Files, RenameAndSyncMovesADirectory) {
@@ -290,7 +290,7 @@ TEST_F(Files, RenameAndSyncMovesADirectory) {
   EXPECT_EQ(read_text_file(directory + "/final/f"), "x");
 }
 
-TEST(Json, RefusesWhatIsUsuallyLetPass) {
+TEST(Json, RefusesInputsThatLenientParsersAccept) {
   EXPECT_EQ(parse_json(R"({"a": [1, {"b": 2}]})", "x")["a"][1]["b"], 2);
   EXPECT_EQ(parse_json(R"({"a": {"k": 1}, "b": {"k": 2}})", "x")["b"]["k"], 2);
   EXPECT_THAT(error_of([] { (void)parse_json(R"({"a":{"k":1,"k":1}})", "f.json"); }).what(),

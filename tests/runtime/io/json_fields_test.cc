@@ -1,4 +1,4 @@
-// Null means absent; another type is named with its file.
+// Null means absent. A wrong type is reported with the file.
 #include "shoal/runtime/io/json_fields.h"
 
 #include "support/error_text.h"
@@ -76,12 +76,12 @@ TEST(JsonFields, AFieldOfAnotherTypeNamesItsFile) {
   EXPECT_EQ(need_field<std::int64_t>(json, "size", "f.json"), 4294967296);
   EXPECT_EQ(error_text([&] { (void)need_field<int>(json, "gone", "f.json"); }),
             "f.json lacks gone");
-  // The message is one line, and no copy of the file.
+  // The message is one line and does not copy the file.
   const nlohmann::json long_one = {{"text", {std::string(1'000'000, 'x')}}};
   EXPECT_LT(error_text([&] { (void)field_or(long_one, "text", 1, "f.json"); }).size(), 200U);
 }
 
-TEST(OrderedFields, BehaveAsAnOrderedObjectDoes) {
+TEST(OrderedFields, BehaveLikeAnOrderedObject) {
   OrderedFields fields(nlohmann::ordered_json{{"b", 1}, {"a", 2}});
   fields["c"] = 3;
   fields["a"] = 4;

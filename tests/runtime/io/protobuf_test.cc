@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-TEST(ProtobufReader, RefusesWhatIsCutOrOfAnotherType) {
+TEST(ProtobufReader, RefusesTruncatedOrMistypedInput) {
   const std::string good =
       ProtobufWriter().integer(1, 300).real(2, 1.5F).bytes(3, "abc").real64(4, 2).message();
   ProtobufReader reader(good, "m");

@@ -36,7 +36,7 @@ class Safetensors : public ::testing::Test {
     for (int i = 0; i < 8; ++i) text += static_cast<char>((header.size() >> (8 * i)) & 0xff);
     return text + header + std::string(data_bytes, '\1');
   }
-  // What is wrong with a file of these bytes; "" when nothing is.
+  // Returns why a file of these bytes is refused, or "" if it is valid.
   std::string problem_of(const std::string& bytes) const {
     std::ofstream(path, std::ios::binary) << bytes;
     try {
@@ -53,7 +53,7 @@ class Safetensors : public ::testing::Test {
 
 const std::string kEntry = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
 
-TEST_F(Safetensors, WritesWhatItReads) {
+TEST_F(Safetensors, ReadsWhatItWrites) {
   std::vector<float> f(6);
   std::iota(f.begin(), f.end(), 0.5f);
   std::vector<std::int64_t> i{1, -2, 3};
@@ -79,7 +79,7 @@ TEST_F(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(file->tensor("bytes").const_data<std::uint8_t>()[2], 9);
   EXPECT_EQ(file->tensor("empty").shape(), (Shape{0, 4}));
 
-  // As the format's own library lays it out: data at a multiple of 8, wide elements first.
+  // The layout of the format's own library: data at a multiple of 8, wide elements first.
   const std::string raw = read_text_file(path);
   const auto header =
       static_cast<unsigned char>(raw[0]) + 256u * static_cast<unsigned char>(raw[1]);
@@ -99,7 +99,7 @@ TEST_F(Safetensors, TensorsOutliveTheFileAndCannotBeWritten) {
 }
 
 TEST_F(Safetensors, UnalignedTensorsAreCopied) {
-  // 3 bytes, then an F32 at offset 3: legal, and not aligned.
+  // 3 bytes, then an F32 at offset 3: valid but unaligned.
   const std::string header = R"({"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                              R"("f":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
   EXPECT_EQ(problem_of(framed(header, 7)), "");
@@ -108,9 +108,10 @@ TEST_F(Safetensors, UnalignedTensorsAreCopied) {
   EXPECT_EQ(std::bit_cast<std::uint32_t>(f.const_data<float>()[0]), 0x01010101u);
 }
 
-TEST_F(Safetensors, AcceptsWhatTheFormatAllows) {
+TEST_F(Safetensors, AcceptsEverythingTheFormatAllows) {
   EXPECT_EQ(problem_of(framed("{}", 0)), "");
-  EXPECT_EQ(problem_of(framed("{" + kEntry + "}     ", 8)), "") << "padded with spaces";
+  EXPECT_EQ(problem_of(framed("{" + kEntry + "}     ", 8)), "")
+      << "the header is padded with spaces";
   EXPECT_EQ(problem_of(framed(R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})", 8)), "");
   EXPECT_EQ(problem_of(framed(
                 R"({"e":{"dtype":"F64","shape":[3,0],"data_offsets":[0,0]},)" + kEntry + "}", 8)),
@@ -136,7 +137,8 @@ TEST_F(Safetensors, AcceptsWhatTheFormatAllows) {
   EXPECT_EQ(
       problem_of(framed(R"({"d":{"dtype":"U8","shape":[1,1,1,1,1,1,1],"data_offsets":[0,1]}})", 1)),
       "");
-  EXPECT_THROW((void)SafetensorsFile::open(path)->tensor("d"), Error) << "seven dimensions";
+  EXPECT_THROW((void)SafetensorsFile::open(path)->tensor("d"), Error)
+      << "the tensor has seven dimensions";
 }
 
 TEST_F(Safetensors, RefusesHostileHeaders) {
@@ -193,7 +195,7 @@ TEST_F(Safetensors, RefusesHostileHeaders) {
   for (const auto& [bytes, what] : bad) EXPECT_THAT(problem_of(bytes), HasSubstr(what));
 }
 
-TEST_F(Safetensors, AnyTruncationOrFlippedHeaderByteIsNoticedOrHarmless) {
+TEST_F(Safetensors, TruncationsAndFlippedHeaderBytesAreDetectedOrHarmless) {
   std::vector<float> f(64, 1.0f);
   write_safetensors(path,
                     {{"a", {f.data(), {4, 8}, DType::f32}}, {"b", {f.data(), {32}, DType::f32}}});
@@ -204,7 +206,7 @@ TEST_F(Safetensors, AnyTruncationOrFlippedHeaderByteIsNoticedOrHarmless) {
   for (int i = 0; i < 2000; ++i) {
     std::string bad = good;
     bad[random() % (good.size() - 256)] = static_cast<char>(random());
-    if (problem_of(bad).empty()) {  // a changed name or shape may still be a legal file
+    if (problem_of(bad).empty()) {  // a changed name or shape may still be valid
       const auto file = SafetensorsFile::open(path);
       for (const auto& entry : file->entries()) {
         volatile std::byte last = file->bytes(entry.name).back();
@@ -227,17 +229,17 @@ TEST_F(Safetensors, MissingTensorNamesTheNearest) {
   }
 }
 
-TEST_F(Safetensors, WriterHoldsTheCallerToTheDeclaration) {
+TEST_F(Safetensors, WriterEnforcesTheDeclaration) {
   const auto bytes = [](std::size_t count) { return std::vector<std::byte>(count); };
   const std::vector<SafetensorsEntry> entries{make_entry("a", DType::f32, {2}),
                                               make_entry("b", DType::f32, {1})};
   {
     SafetensorsWriter writer(path, entries);
-    EXPECT_THROW(writer.append("b", bytes(4)), Error) << "out of order";
+    EXPECT_THROW(writer.append("b", bytes(4)), Error) << "b is written out of order";
     writer.append("a", bytes(4));
     EXPECT_THROW(writer.append("b", bytes(4)), Error) << "a is not complete";
-    EXPECT_THROW(writer.append("a", bytes(5)), Error) << "too much";
-    EXPECT_THROW(writer.commit(), Error) << "incomplete";
+    EXPECT_THROW(writer.append("a", bytes(5)), Error) << "too many bytes for a";
+    EXPECT_THROW(writer.commit(), Error) << "the file is incomplete";
   }
   EXPECT_FALSE(fs::exists(path));
   SafetensorsWriter writer(path, entries);
@@ -247,9 +249,10 @@ TEST_F(Safetensors, WriterHoldsTheCallerToTheDeclaration) {
   EXPECT_THROW(writer.append("c", bytes(1)), Error);
   writer.commit();
   EXPECT_EQ(SafetensorsFile::open(path)->entries().size(), 2u);
-  EXPECT_THROW(SafetensorsWriter(path, {entries[0], entries[0]}), Error) << "a name twice";
+  EXPECT_THROW(SafetensorsWriter(path, {entries[0], entries[0]}), Error) << "a name occurs twice";
   EXPECT_THROW(SafetensorsWriter(path, {make_entry("__metadata__", DType::f32, {})}), Error);
-  EXPECT_THROW(SafetensorsWriter(path, {make_entry("\xff", DType::f32, {})}), Error) << "not UTF-8";
+  EXPECT_THROW(SafetensorsWriter(path, {make_entry("\xff", DType::f32, {})}), Error)
+      << "the name is not UTF-8";
 }
 
 std::vector<SafetensorsEntry> sized(const std::vector<std::int64_t>& sizes) {
@@ -318,7 +321,7 @@ TEST_F(Sharded, OneShardNeedsNoIndex) {
   EXPECT_EQ(ShardedSafetensors::open(directory).tensor("c").const_data<float>()[0], 8);
 }
 
-TEST_F(Sharded, ASecondSaveInTheOtherFormIsTheOneThatIsRead) {
+TEST_F(Sharded, ASecondSaveInTheOtherFormReplacesTheFirst) {
   for (const std::int64_t shard : {24, 1000, 24}) {
     values[8] += 1;  // c
     write_sharded_safetensors(directory, tensors(), shard);
@@ -326,7 +329,7 @@ TEST_F(Sharded, ASecondSaveInTheOtherFormIsTheOneThatIsRead) {
     EXPECT_EQ(set.tensor("c").const_data<float>()[0], values[8]);
     EXPECT_EQ(set.files().size(), shard == 24 ? 2u : 1u);
   }
-  // Both lying there is somebody else's doing: transformers reads the single file.
+  // Shoal never leaves both forms. If both exist, read the single file as transformers does.
   write_safetensors(directory + "/model.safetensors", {tensors()[0]});
   EXPECT_THAT(ShardedSafetensors::open(directory).names(), ElementsAre("a"));
 }
@@ -355,8 +358,9 @@ TEST_F(Sharded, HostileIndexesAreRefused) {
   EXPECT_THAT(problem_of_index("{"), HasSubstr("parse error"));
 }
 
-// Of an old index and newer files, or the other way round: transformers computes these today.
-TEST_F(Sharded, OldBuffersMayBeInTheIndexOrInTheFilesAlone) {
+// A directory may mix an old index with newer files, or the reverse. transformers now computes
+// these buffers.
+TEST_F(Sharded, OldBuffersMayBeOnlyInTheIndexOrOnlyInTheFiles) {
   write_sharded_safetensors(directory, tensors(), 24);
   const std::string one = "model-00001-of-00002.safetensors",
                     two = "model-00002-of-00002.safetensors";
@@ -378,7 +382,7 @@ TEST_F(Sharded, OldBuffersMayBeInTheIndexOrInTheFilesAlone) {
   EXPECT_EQ(problem_of_index(less.dump()), "");
 }
 
-TEST_F(Sharded, EmptyDirectoryIsTold) {
+TEST_F(Sharded, EmptyDirectoryIsAnError) {
   try {
     (void)ShardedSafetensors::open(directory);
     FAIL();
@@ -389,7 +393,7 @@ TEST_F(Sharded, EmptyDirectoryIsTold) {
   }
 }
 
-TEST_F(Sharded, PicklesAreNotReadAndThatIsSaid) {
+TEST_F(Sharded, PicklesAreRefusedWithARemedy) {
   std::ofstream(directory + "/pytorch_model.bin") << "pickle";
   try {
     (void)ShardedSafetensors::open(directory);

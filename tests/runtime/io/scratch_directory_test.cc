@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-TEST(ScratchDirectory, IsRemovedWithWhatIsInIt) {
+TEST(ScratchDirectory, IsRemovedWithItsContent) {
   std::string path;
   {
     const ScratchDirectory one, two;
@@ -25,7 +25,7 @@ TEST(ScratchDirectory, IsRemovedWithWhatIsInIt) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(ScratchDirectory, IsOfOneProcessWhereverItLies) {
+TEST(ScratchDirectory, BelongsToOneProcessInAnyParent) {
   const ScratchDirectory here;
   const std::string parent = here / "not/there/yet";
   std::string path;
@@ -42,8 +42,8 @@ TEST(ScratchDirectory, IsOfOneProcessWhereverItLies) {
               ::testing::HasSubstr(here / "file"));
 }
 
-// Of killed processes; not what others use now, and nothing else.
-TEST(ScratchDirectory, RemovesWhatWasLeftBehind) {
+// Removes directories of killed processes, but none in use and no other directory.
+TEST(ScratchDirectory, RemovesLeftovers) {
   const ScratchDirectory here;
   const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(25);
   const std::string dead = ".shoal-rows-abcdef", used = ".shoal-rows-ghijkl",
@@ -66,7 +66,7 @@ TEST(ScratchDirectory, RemovesWhatWasLeftBehind) {
     EXPECT_TRUE(std::filesystem::exists(here / name + "/file")) << name;
 }
 
-TEST(ScratchDirectory, SaysWhereNoneCanBeMade) {
+TEST(ScratchDirectory, ReportsWhereNoneCanBeMade) {
   const ScratchDirectory here;
   const char* before = ::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe)
   const std::string saved = before == nullptr ? "" : before;

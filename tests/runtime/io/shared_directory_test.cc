@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::TemporaryDirectory;
 
-// Runs `action` in a child, which is killed once it is done.
+// Runs `action` in a child, which is killed when the action is done.
 class Child {
  public:
   explicit Child(const std::function<void()>& action) {
@@ -62,7 +62,7 @@ class Child {
   ::pid_t pid_ = 0;
 };
 
-// In a child, which is killed with it.
+// Joins in a child. The directory object is killed with the child.
 void join(const std::string& path, int rank, int ranks) {
   new SharedDirectory(path, rank, ranks);  // never destroyed: NOLINT(bugprone-unused-raii)
 }
@@ -78,16 +78,16 @@ TEST(SharedDirectory, TheLastRankThatLeavesRemovesIt) {
   EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_all);
   std::ofstream(path + "/file") << "text";
   first.reset();
-  EXPECT_TRUE(fs::exists(path + "/file")) << "rank 1 is still to come";
+  EXPECT_TRUE(fs::exists(path + "/file")) << "rank 1 has not joined yet";
   auto second = std::make_unique<SharedDirectory>(path, 1, 2);
   first = std::make_unique<SharedDirectory>(path, 0, 2);
   second.reset();
-  EXPECT_TRUE(fs::exists(path + "/file")) << "rank 0 is here";
+  EXPECT_TRUE(fs::exists(path + "/file")) << "rank 0 still uses it";
   first.reset();
   EXPECT_EQ(parent.files(), 0);
 }
 
-TEST(SharedDirectory, ASurvivorRemovesItWhereAnotherRankWasKilled) {
+TEST(SharedDirectory, ASurvivorRemovesItAfterAnotherRankWasKilled) {
   const TemporaryDirectory parent;
   const std::string path = parent / "shoal-run";
   {
@@ -108,7 +108,7 @@ TEST(SharedDirectory, TheNextRunRemovesWhatKilledRanksLeft) {
   remove_left_directories(parent.path(), "shoal-");
   one.kill();
   remove_left_directories(parent.path(), "shoal-");
-  EXPECT_TRUE(fs::exists(path + "/file")) << "a rank lives";
+  EXPECT_TRUE(fs::exists(path + "/file")) << "a rank is alive";
   two.kill();
   remove_left_directories(parent.path(), "other-");
   EXPECT_TRUE(fs::exists(path + "/file"));
@@ -116,8 +116,8 @@ TEST(SharedDirectory, TheNextRunRemovesWhatKilledRanksLeft) {
   EXPECT_EQ(parent.files(), 0);
 }
 
-// The others may be about to come.
-TEST(SharedDirectory, OneThatNotAllRanksCameToIsKeptForAMinute) {
+// The other ranks may be about to join.
+TEST(SharedDirectory, ADirectoryThatRanksHaveNotJoinedIsKeptForAMinute) {
   const TemporaryDirectory parent;
   const std::string path = parent / "shoal-run";
   {
@@ -132,8 +132,8 @@ TEST(SharedDirectory, OneThatNotAllRanksCameToIsKeptForAMinute) {
   EXPECT_EQ(parent.files(), 0);
 }
 
-// A host that was started again has another boot id.
-TEST(SharedDirectory, OneOfAnEarlierBootGoesAtOnce) {
+// A restarted host has another boot id.
+TEST(SharedDirectory, ADirectoryOfAnEarlierBootIsRemovedAtOnce) {
   const TemporaryDirectory parent;
   const auto leave = [&](const std::string& name, const std::string& boot,
                          const std::string& host) {
@@ -146,7 +146,7 @@ TEST(SharedDirectory, OneOfAnEarlierBootGoesAtOnce) {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   leave("shoal-before", "0-1", host.data());
   leave("shoal-now", boot, host.data());
-  leave("shoal-elsewhere", "0-1", std::string(host.data()) + "x");  // its lock may not be seen here
+  leave("shoal-elsewhere", "0-1", std::string(host.data()) + "x");  // its lock may be invisible
   remove_left_directories(parent.path(), "shoal-");
   EXPECT_FALSE(fs::exists(parent / "shoal-before"));
   EXPECT_TRUE(fs::exists(parent / "shoal-now"));
@@ -185,7 +185,7 @@ TEST(SharedDirectory, LeavesOtherEntriesAlone) {
         << name;
 }
 
-// Runs that begin and end at the same time, each of which removes what others left.
+// Runs begin and end at the same time, and each removes leftovers of the others.
 TEST(SharedDirectory, RanksOfALiveRunNeverLoseIt) {
   const TemporaryDirectory parent;
   const std::string path = parent / "shoal-run";

@@ -1,4 +1,5 @@
-// That AddressSanitizer tells apart what pools cut (block_marks.h): compiled where it is there.
+// Checks that AddressSanitizer distinguishes the blocks of a pool (block_marks.h). Compiled only
+// under AddressSanitizer.
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -14,9 +15,9 @@ class BlockMarksDeath : public ::testing::Test {
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
 };
 
-TEST_F(BlockMarksDeath, APoolsBlockEndsWhereItWasAskedTo) {
+TEST_F(BlockMarksDeath, APoolsBlockEndsAtItsRequestedSize) {
   PoolMemory pool(*memory_);
-  for (const std::size_t bytes : {300u, 257u, 320u, 261u}) {  // of one class of sizes
+  for (const std::size_t bytes : {300u, 257u, 320u, 261u}) {  // all of one size class
     SCOPED_TRACE(bytes);
     const Buffer block(pool, bytes, MemoryTag::data);
     auto* const at = static_cast<volatile char*>(block.data());
@@ -27,7 +28,7 @@ TEST_F(BlockMarksDeath, APoolsBlockEndsWhereItWasAskedTo) {
   }
 }
 
-TEST_F(BlockMarksDeath, AGivenBackBlockIsNobodys) {
+TEST_F(BlockMarksDeath, AFreedBlockIsNotAccessible) {
   PoolMemory pool(*memory_);
   std::optional<Buffer> block(std::in_place, pool, 100, MemoryTag::data);
   auto* const at = static_cast<volatile char*>(block->data());
@@ -38,7 +39,7 @@ TEST_F(BlockMarksDeath, AGivenBackBlockIsNobodys) {
   at[119] = 1;
 }
 
-// Memory that nobody else marks, as of a mapping.
+// Memory whose blocks are not marked, such as a mapping.
 class PlainMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t, MemoryTag, Stream) override { return bytes; }
@@ -48,7 +49,7 @@ class PlainMemory final : public MemoryResource {
   alignas(64) char bytes[256] = {};
 };
 
-TEST_F(BlockMarksDeath, GivenBackMemoryIsWhole) {
+TEST_F(BlockMarksDeath, ReturnedMemoryIsUnmarked) {
   PlainMemory plain;
   {
     PoolMemory pool(plain);

@@ -13,8 +13,7 @@
 #include "shoal/runtime/memory/limited_memory.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
-// Sanitizers end the program where malloc would return null; these tests want the null.
-// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers' own names.
+// These tests need malloc to return null, where sanitizers would end the program.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 // NOLINTEND(bugprone-reserved-identifier)
@@ -24,11 +23,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Gives from the host, up to a limit, and checks that every block comes back as it was given.
+// Allocates host memory up to a limit, and checks that every block is freed with its original
+// arguments.
 class StrictMemory final : public MemoryResource {
  public:
   explicit StrictMemory(std::size_t limit) : limit_(limit), host_(make_host_memory()) {}
-  ~StrictMemory() override { EXPECT_TRUE(given_.empty()) << "blocks were never given back"; }
+  ~StrictMemory() override { EXPECT_TRUE(given_.empty()) << "blocks were never freed"; }
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override {
     const std::scoped_lock lock(mutex_);
     if (used_ + bytes > limit_)
@@ -42,7 +42,7 @@ class StrictMemory final : public MemoryResource {
                   Stream stream) noexcept override {
     const std::scoped_lock lock(mutex_);
     const auto found = given_.find(pointer);
-    ASSERT_NE(found, given_.end()) << "a block that was not given";
+    ASSERT_NE(found, given_.end()) << "the block was not allocated here";
     EXPECT_EQ(found->second.first, bytes);
     EXPECT_EQ(found->second.second, tag);
     given_.erase(found);
@@ -75,7 +75,7 @@ TEST(HostMemory, OutOfMemoryNamesBytesAndTag) {
   const auto memory = make_host_memory();
   for (const std::size_t bytes : {std::size_t{1} << 62, SIZE_MAX, SIZE_MAX - 100}) try {
       const Buffer buffer(*memory, bytes, MemoryTag::optimizer);
-      FAIL() << bytes << " bytes were given";
+      FAIL() << bytes << " bytes were allocated";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
       EXPECT_THAT(error.what(), HasSubstr(std::to_string(bytes) + " bytes of optimizer"));
@@ -94,7 +94,7 @@ TEST(PoolMemory, RoundsUpByLessThanAQuarter) {
     EXPECT_EQ(PoolMemory::rounded(size), size) << "a size class is its own class";
   }
   for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 2})
-    EXPECT_GE(PoolMemory::rounded(bytes), bytes) << "may not wrap to a small block";
+    EXPECT_GE(PoolMemory::rounded(bytes), bytes) << "the size must not wrap around";
 }
 
 TEST(PoolMemory, ReusesBlocksOfOneClassAndTrims) {
@@ -115,7 +115,7 @@ TEST(PoolMemory, ReusesBlocksOfOneClassAndTrims) {
     EXPECT_EQ(upstream.blocks(), 2u);
   }
   EXPECT_EQ(pool.bytes_held(), 1024u + 5120u);
-  pool.trim();  // StrictMemory checks that the blocks go back under their first tag
+  pool.trim();  // StrictMemory checks that the blocks are freed under their first tag
   EXPECT_EQ(pool.bytes_held(), 0u);
   EXPECT_EQ(upstream.blocks(), 0u);
 }
@@ -128,7 +128,7 @@ TEST(PoolMemory, StreamsDoNotShareFreedBlocks) {
   void* pointer = pool.allocate(300, MemoryTag::data, first);
   pool.deallocate(pointer, 300, MemoryTag::data, first);
   void* elsewhere = pool.allocate(300, MemoryTag::data, second);
-  EXPECT_NE(elsewhere, pointer) << "work queued on the first stream may still use it";
+  EXPECT_NE(elsewhere, pointer) << "work queued on the first stream may still use the block";
   void* same = pool.allocate(300, MemoryTag::data, first);
   EXPECT_EQ(same, pointer);
   pool.deallocate(elsewhere, 300, MemoryTag::data, second);
@@ -144,7 +144,7 @@ TEST(PoolMemory, TrimsBeforeGivingUp) {
   EXPECT_GT(pool.bytes_held(), 0u);
   {
     const Buffer large(pool, 8000, MemoryTag::data);
-  }  // only fits once the other is given back
+  }  // fits only once the other block is freed
   EXPECT_EQ(upstream.blocks(), 1u);
   try {
     const Buffer huge(pool, 20'000, MemoryTag::data);
@@ -181,7 +181,7 @@ TEST(CountingMemory, CountsByTagAndPeaks) {
   EXPECT_EQ(memory.allocations(), 3);
 }
 
-TEST(CountingMemory, UnderAPoolEveryTagComesBackToZero) {
+TEST(CountingMemory, UnderAPoolEveryTagReturnsToZero) {
   const auto host = make_host_memory();
   CountingMemory held(*host);
   {
@@ -192,14 +192,14 @@ TEST(CountingMemory, UnderAPoolEveryTagComesBackToZero) {
     {
       const Buffer b(pool, 1000, MemoryTag::gradients);
     }
-    EXPECT_EQ(held.total().current, 1024) << "what the process really holds";
+    EXPECT_EQ(held.total().current, 1024) << "the pool keeps its block";
   }
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag)
     EXPECT_EQ(held.usage(static_cast<MemoryTag>(tag)).current, 0)
         << to_string(static_cast<MemoryTag>(tag));
 }
 
-TEST(CountingMemory, OutOfMemorySaysWhatEachTagHoldsOnce) {
+TEST(CountingMemory, OutOfMemoryReportsEachTagOnce) {
   StrictMemory strict(8 << 20);
   CountingMemory held(strict);
   PoolMemory pool(held);
@@ -233,7 +233,7 @@ TEST(PinnedMemory, IsHostMemoryThatAPoolMayKeep) {
   }
 }
 
-TEST(DeviceMemory, UnderAPoolAsksTheDriverOnlyOnce) {
+TEST(DeviceMemory, UnderAPoolAllocatesFromTheDriverOnlyOnce) {
   DeviceBackend& cuda = device_backend(DeviceType::cuda);
   if (cuda.count() == 0) GTEST_SKIP() << "no CUDA device";
   const auto memory = make_device_memory(Device::cuda(0));
@@ -252,10 +252,10 @@ TEST(DeviceMemory, UnderAPoolAsksTheDriverOnlyOnce) {
       use(where);
       DeviceStatistics expected = cuda.statistics();
       for (int turn = 0; turn < 10; ++turn) use(where);
-      if (!where.handle) expected.synchronizations += 2 * 10;  // fills in no order are done at once
+      if (!where.handle) expected.synchronizations += 2 * 10;  // unordered fills finish at once
       EXPECT_EQ(cuda.statistics(), expected);
     }
-  }  // the stream ends before the pool gives its blocks back
+  }  // the stream ends before the pool frees its blocks
   pool.trim();
   EXPECT_EQ(pool.bytes_held(), 0u);
 }
@@ -268,13 +268,13 @@ TEST(CountingMemory, AFailedAllocationIsNotCounted) {
   EXPECT_EQ(memory.allocations(), 0);
 }
 
-TEST(LimitedMemory, SaysNoWithItsNumbers) {
+TEST(LimitedMemory, RefusesWithItsNumbers) {
   const auto host = make_host_memory();
   LimitedMemory limited(*host, {1000, "the test's"});
   Buffer first(limited, 600, MemoryTag::data);
   try {
     const Buffer second(limited, 401, MemoryTag::gradients);
-    FAIL() << "401 more of 1000 bytes";
+    FAIL() << "401 more of 1000 bytes were allocated";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
     EXPECT_THAT(error.what(), HasSubstr("host memory: no room for 401 bytes of gradients: 600 of "
@@ -301,14 +301,14 @@ TEST(LimitedMemory, LargeBlocksCountWithTheirWholePages) {
   EXPECT_EQ(limited.in_use(), 3 * kMiB - 5);
 }
 
-TEST(LimitedMemory, WhatUpstreamRefusesIsNotInUse) {
+TEST(LimitedMemory, RefusedAllocationsAreNotInUse) {
   StrictMemory strict(100);
   LimitedMemory limited(strict, {1000, ""});
   EXPECT_THROW(Buffer(limited, 500, MemoryTag::data), Error);
   EXPECT_EQ(limited.in_use(), 0);
 }
 
-TEST(LimitedMemory, APoolGivesBackWhatStandsInTheWay) {
+TEST(LimitedMemory, APoolFreesItsCacheWhenMemoryIsShort) {
   const auto host = make_host_memory();
   LimitedMemory limited(*host, {10'000, ""});
   PoolMemory pool(limited);
@@ -320,7 +320,7 @@ TEST(LimitedMemory, APoolGivesBackWhatStandsInTheWay) {
   EXPECT_EQ(limited.in_use(), 4096);
 }
 
-// A communicator's memory: what it takes is not there for others.
+// A communicator's memory reduces what is left for others.
 TEST(LimitedMemory, MemoryFromElsewhereCounts) {
   const auto host = make_host_memory();
   LimitedMemory limited(*host, {10'000, ""});
@@ -333,7 +333,7 @@ TEST(LimitedMemory, MemoryFromElsewhereCounts) {
   memory.count_external(-9'900, MemoryTag::gradients);
   EXPECT_EQ(limited.in_use(), 0);
   const Buffer there(memory, 100, MemoryTag::data);
-  EXPECT_EQ(limited.in_use(), 256);  // the pool's smallest
+  EXPECT_EQ(limited.in_use(), 256);  // the pool's smallest block
 }
 
 TEST(MemoryResources, ManyThreads) {
@@ -366,13 +366,13 @@ TEST(Buffer, MovesOwnership) {
   Buffer a(strict, 100, MemoryTag::data);
   void* data = a.data();
   Buffer b = std::move(a);
-  // NOLINTNEXTLINE(bugprone-use-after-move): the moved-from state is promised
+  // NOLINTNEXTLINE(bugprone-use-after-move): the moved-from state is guaranteed
   EXPECT_EQ(a.data(), nullptr);
   EXPECT_EQ(a.size(), 0u);
   EXPECT_EQ(b.data(), data);
   EXPECT_EQ(b.tag(), MemoryTag::data);
   Buffer c(strict, 50, MemoryTag::gradients);
-  c = std::move(b);  // c's own block goes back
+  c = std::move(b);  // frees c's own block
   EXPECT_EQ(strict.blocks(), 1u);
   EXPECT_EQ(c.data(), data);
   Buffer& self = c;

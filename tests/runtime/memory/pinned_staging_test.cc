@@ -1,4 +1,5 @@
-// Pinned bytes of steps that a device runs behind: on emulated GPUs as late as it may.
+// Pinned bytes of steps that the host has queued ahead of a device. Emulated GPUs run as late as
+// possible.
 #include "shoal/runtime/memory/pinned_staging.h"
 
 #include <cstring>
@@ -19,8 +20,8 @@ struct Place {
   std::unique_ptr<MemoryResource> memory = make_device_memory(device);
 };
 
-// What a step writes for the device is not written over before the device has read it.
-TEST(PinnedStaging, KeepsWhatTheDeviceHasYetToRead) {
+// Bytes that a step wrote for the device must not change before the device has read them.
+TEST(PinnedStaging, KeepsBytesThatTheDeviceHasNotRead) {
   constexpr std::size_t kBytes = 3000, kSteps = 40;
   Place at;
   const Buffer all(*at.memory, kBytes * kSteps, MemoryTag::data, at.stream);
@@ -44,8 +45,8 @@ TEST(PinnedStaging, KeepsWhatTheDeviceHasYetToRead) {
     ASSERT_EQ(values[i], i / kBytes + i % kBytes / (kBytes / 3)) << i;
 }
 
-// Without a mark everything stays; after one that has passed the same blocks serve again.
-TEST(PinnedStaging, IsUsedAgainBehindItsMark) {
+// Without a mark all blocks are kept. After a mark that the device has passed, they are reused.
+TEST(PinnedStaging, ReusesBlocksAfterTheirMark) {
   Place at;
   PinnedStaging staging(at.device);
   const auto places = [&](std::size_t bytes) {
@@ -55,20 +56,20 @@ TEST(PinnedStaging, IsUsedAgainBehindItsMark) {
       std::memset(place, i, bytes);
       all.insert(place);
     }
-    EXPECT_EQ(all.size(), 100u) << "nothing was marked";
+    EXPECT_EQ(all.size(), 100u) << "no mark was set";
     staging.mark(at.stream);
     at.backend.synchronize(at.stream);
   };
-  for (const std::size_t bytes : {1000u, 40'000u}) {  // of blocks, and larger than one
+  for (const std::size_t bytes : {1000u, 40'000u}) {  // smaller than a block, and larger
     places(bytes);
     const std::int64_t before = at.backend.statistics().allocations;
     for (int turn = 0; turn < 3; ++turn) places(bytes);
-    EXPECT_EQ(at.backend.statistics().allocations, before) << "on a device";
+    EXPECT_EQ(at.backend.statistics().allocations, before) << "reuse must not allocate";
   }
 }
 
-// The stream has so much to do in each step that it falls behind, a real GPU's too.
-TEST(PinnedStaging, IsNoFurtherAheadThanItMayBe) {
+// Each step has so much device work that even a real GPU falls behind.
+TEST(PinnedStaging, DoesNotRunAheadOfItsLimit) {
   Place at;
   if (at.device.is_cpu()) GTEST_SKIP() << "no CUDA device";
   const std::size_t bytes = std::size_t{1} << (testing::has_little_time() ? 12 : 28);
@@ -85,8 +86,8 @@ TEST(PinnedStaging, IsNoFurtherAheadThanItMayBe) {
   EXPECT_GT(at.backend.statistics().synchronizations, before);
 }
 
-// A device's blocks are of the memory that it is given, and counted there.
-TEST(PinnedStaging, TakesItsBlocksFromWhatItIsGiven) {
+// A device's blocks are allocated from the given memory and counted there.
+TEST(PinnedStaging, AllocatesFromTheGivenMemory) {
   const Place at;
   const auto pinned = make_pinned_memory();
   CountingMemory counted(*pinned);

@@ -1,4 +1,4 @@
-// Cards of other ranks are read, or refused in one line that says whose they were.
+// Cards of other ranks are either read, or refused in one line that names the rank.
 #include "shoal/runtime/rendezvous/cards.h"
 
 #include <limits>
@@ -30,7 +30,7 @@ TEST(Numbers, AreTheWholeText) {
   EXPECT_FALSE(parse_number<unsigned char>("100", 16));
 }
 
-TEST(ErrorCodes, AreTakenFromOtherRanksOnlyWhereTheyAreSome) {
+TEST(ErrorCodes, AreAcceptedFromOtherRanksOnlyIfValid) {
   EXPECT_EQ(error_code_of(0), ErrorCode::invalid_argument);
   EXPECT_EQ(error_code_of(static_cast<int>(ErrorCode::internal)), ErrorCode::internal);
   EXPECT_FALSE(error_code_of(-1));
@@ -74,7 +74,7 @@ TEST(Cards, ThatAreHostileNameTheirRank) {
   }
 }
 
-TEST(Cards, WhateverIsThrownWhileTheyAreRead) {
+TEST(Cards, NameTheirRankWhateverParsingThrows) {
   const auto error_of = [](const auto& parse) {
     return test::error_from([&] { read_card(2, "things", "", parse); });
   };

@@ -1,4 +1,4 @@
-// Host lists of a few bytes that name more hosts than there are.
+// Short host lists that expand to very many hosts.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::within_budget;
 
-TEST(HostListBudget, RangesAndProducts) {
+TEST(HostListBudget, HoldsForRangesAndProducts) {
   std::string ranges = "n[", brackets = "n";
   for (int i = 0; i < 100'000; ++i) ranges += "1-60000,", brackets += "[1]";
   ranges.back() = ']';

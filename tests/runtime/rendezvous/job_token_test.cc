@@ -1,5 +1,5 @@
-// The job's token, and the store's door: a process without the token reads and writes nothing, and
-// disturbs nobody.
+// The job's token and the store's handshake. A process without the token can neither read nor
+// write, and does not disturb the others.
 #include "shoal/runtime/rendezvous/job_token.h"
 
 #include <atomic>
@@ -41,7 +41,7 @@ std::string why(const std::function<void()>& body) {
   return "nothing was thrown";
 }
 
-TEST(Digest, HmacOfPublishedTexts) {
+TEST(Digest, ComputesPublishedHmacs) {
   // RFC 4231, case 2.
   std::string hex;
   for (const char byte : hmac_sha256("Jefe", "what do ya want for nothing?"))
@@ -83,7 +83,7 @@ TEST(JobToken, IsNewEachTime) {
   EXPECT_THAT(why([&] { JobToken::write_new("/dev/full/token"); }), HasSubstr("/dev/full/token"));
 }
 
-// A client and a server of one handshake; true if both are satisfied.
+// Runs one handshake between a client and a server. True if both accept.
 bool meet(const JobToken& clients, const JobToken& servers, std::string_view clients_purpose = "p",
           std::string_view servers_purpose = "p") {
   const handshake::Client client(clients, clients_purpose, 3);
@@ -103,7 +103,7 @@ TEST(Handshake, NeedsTheSameTokenAndPurposeOnBothSides) {
   EXPECT_FALSE(meet(kToken, kToken, "store", "control"));
 }
 
-TEST(Handshake, EachChangedBitIsRefused) {
+TEST(Handshake, AnyChangedBitIsRefused) {
   const handshake::Client client(kToken, "p", 1);
   handshake::Server server(kToken, "p");
   const std::string challenge = server.challenge(client.hello());
@@ -119,7 +119,7 @@ TEST(Handshake, EachChangedBitIsRefused) {
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
     EXPECT_FALSE(server.admits(changed)) << bit;
   }
-  for (std::size_t bit = 0; bit < 8 * client.hello().size(); ++bit) {  // another rank's number, too
+  for (std::size_t bit = 0; bit < 8 * client.hello().size(); ++bit) {  // also the rank's number
     std::string changed = client.hello();
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
     handshake::Server other(kToken, "p");
@@ -129,7 +129,7 @@ TEST(Handshake, EachChangedBitIsRefused) {
   EXPECT_FALSE(server.admits(""));
 }
 
-TEST(Handshake, ARecordedOneOpensNoOtherSocket) {
+TEST(Handshake, ARecordingIsRefusedOnOtherSockets) {
   const handshake::Client client(kToken, "p", 1);
   handshake::Server first(kToken, "p"), second(kToken, "p");
   const std::string proof = client.answer(first.challenge(client.hello())).value();
@@ -138,7 +138,7 @@ TEST(Handshake, ARecordedOneOpensNoOtherSocket) {
   EXPECT_FALSE(second.admits(proof));
 }
 
-// A server whose store holds "secret" under "key".
+// A server whose store maps "key" to "secret".
 struct House {
   TcpStoreServer server{0, "127.0.0.1", kToken};
   std::shared_ptr<Store> store =
@@ -146,7 +146,7 @@ struct House {
   House() { store->set("key", "secret"); }
 };
 
-TEST(Door, WithoutTheTokenNobodyReadsOrWrites) {
+TEST(Door, AClientWithoutTheTokenCannotReadOrWrite) {
   const House house;
   for (const JobToken& wrong : {JobToken(), JobToken("another job's")}) {
     const std::string error = why([&] {
@@ -184,8 +184,8 @@ TEST(Door, AReplayedHandshakeIsRefused) {
   EXPECT_TRUE(second.closed_by_server());
 }
 
-// 100,000 bytes of a request that would be valid: a stranger's take no memory.
-TEST(Door, AStrangersBytesAreNotKept) {
+// 100,000 bytes of a request that would be valid. A client without the token must not use memory.
+TEST(Door, BytesOfForeignClientsAreNotStored) {
   const House house;
   std::vector<std::unique_ptr<RawClient>> strangers;
   for (int i = 0; i < 40; ++i) {
@@ -196,19 +196,19 @@ TEST(Door, AStrangersBytesAreNotKept) {
   EXPECT_EQ(house.store->get("key", soon()), "secret");
 }
 
-TEST(Door, IdleStrangersNeitherStayNorKeepRanksOut) {
+TEST(Door, IdleForeignClientsAreClosedAndDoNotBlockRanks) {
   const House house;
   const auto start = Clock::now();
   std::vector<std::unique_ptr<RawClient>> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(std::make_unique<RawClient>(house.server.port()));
-  for (int rank = 1; rank < 5; ++rank)  // ranks get in while 64 strangers wait
+  for (int rank = 1; rank < 5; ++rank)  // ranks are admitted while 64 foreign clients wait
     EXPECT_EQ(make_tcp_store("127.0.0.1", house.server.port(), false, 0, soon(), rank, kToken)
                   ->get("key", soon()),
               "secret");
   EXPECT_LT(seconds_since(start), 4);
   EXPECT_TRUE(idle.front()->closed_by_server());
-  EXPECT_LT(seconds_since(start), 4);  // the oldest went at once, and not by the clock
-  // One byte a second does not prolong the stay.
+  EXPECT_LT(seconds_since(start), 4);  // the oldest was closed at once, without a timeout
+  // One byte a second does not extend the timeout.
   while (seconds_since(start) < 8) {
     idle.back()->send("S");
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -216,7 +216,7 @@ TEST(Door, IdleStrangersNeitherStayNorKeepRanksOut) {
   EXPECT_TRUE(idle.back()->closed_by_server());
 }
 
-TEST(Door, OneMoreStrangerTurnsAwayOneOnly) {
+TEST(Door, OneMoreForeignClientReplacesOnlyOne) {
   const House house;
   std::vector<std::unique_ptr<RawClient>> idle;
   for (int i = 0; i < 64; ++i) idle.push_back(std::make_unique<RawClient>(house.server.port()));
@@ -228,7 +228,7 @@ TEST(Door, OneMoreStrangerTurnsAwayOneOnly) {
   EXPECT_EQ(house.server.refused_connections(), 1);
 }
 
-TEST(Door, RanksMeetWhileStrangersKnock) {
+TEST(Door, RanksConnectDespiteForeignClients) {
   TcpStoreServer server(0, "127.0.0.1", kToken);
   std::atomic<int> knocks{0};
   const std::jthread attacker([&](const std::stop_token& stop) {

@@ -1,4 +1,4 @@
-// A client of the tcp store that sends what it is told, for tests of the server.
+// A client of the tcp store that sends arbitrary bytes, for tests of the server.
 #pragma once
 
 #include <cerrno>
@@ -34,7 +34,7 @@ class RawClient {
   void send(std::string_view bytes) const {
     (void)!::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // Fewer bytes if the server closes or says nothing for 5 s.
+  // Returns fewer bytes if the server closes or sends nothing for 5 s.
   std::string receive(std::size_t bytes) const {
     std::string text(bytes, '\0');
     const ssize_t count = ::recv(fd_, text.data(), text.size(), MSG_WAITALL);
@@ -55,7 +55,7 @@ class RawClient {
     if (proof) send(*proof);
     return proof.has_value();
   }
-  // Reads until the server closes (true), or says nothing for 5 s (false).
+  // Reads until the server closes (true), or sends nothing for 5 s (false).
   bool closed_by_server() const {
     char block[4096];
     for (;;) {

@@ -1,4 +1,4 @@
-// Every store, through the one interface: values, waits, counters, ranks as threads.
+// Every store through the common interface: values, waits, counters, ranks as threads.
 #include "shoal/runtime/rendezvous/store.h"
 
 #include <atomic>
@@ -41,7 +41,7 @@ Error error_of(Body body) {
   return {ErrorCode::internal, "nothing was thrown"};
 }
 
-// What makes one more client of the same store: every rank its own, except where they share one.
+// Makes clients of one store. Each rank gets its own client unless the store is shared.
 struct Fixture {
   virtual ~Fixture() = default;
   virtual std::shared_ptr<Store> client() = 0;
@@ -101,7 +101,7 @@ TEST_P(EveryStore, KeepsBytesOfAnyKind) {
   EXPECT_EQ(b->try_get("key"), "two");
 }
 
-TEST_P(EveryStore, LongKeysStayApart) {
+TEST_P(EveryStore, LongKeysAreDistinct) {
   const auto store = fixture->client();
   const std::string stem(kMaxStoreKey - 10, '/');
   store->set(stem + "a", "1");
@@ -132,19 +132,19 @@ TEST_P(EveryStore, WaitTimesOutNamingTheMissingKey) {
   EXPECT_THAT(error.what(), HasSubstr("rank 3/address'"));
   EXPECT_GE(seconds_since(start), 0.14);
   EXPECT_LT(seconds_since(start), 10);
-  // The store is as good as before.
+  // The store still works.
   EXPECT_EQ(store->get("here", soon()), "");
   EXPECT_EQ(error_of([&] { (void)store->get("none", Deadline::in_seconds(-1)); }).code(),
             ErrorCode::timeout);
-  EXPECT_EQ(store->get("here", Deadline::in_seconds(0)), "") << "what is there needs no waiting";
+  EXPECT_EQ(store->get("here", Deadline::in_seconds(0)), "") << "an existing key needs no wait";
 }
 
-TEST_P(EveryStore, WakesWhoWaitsWhileOthersWork) {
+TEST_P(EveryStore, WakesAWaiterWhileOthersUseTheStore) {
   const auto store = fixture->client();
   std::string got;
   std::thread waiter([&] { got = store->get("later", soon()); });
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  store->set("other", "x");  // the same store, while it waits
+  store->set("other", "x");  // the same store, during its wait
   EXPECT_EQ(store->add("n", 1), 1);
   store->set("later", "value");
   waiter.join();
@@ -195,7 +195,7 @@ TEST_P(EveryStore, CompareSetHasOneWinner) {
   EXPECT_FALSE(store->compare_set("absent", "", "x")) << "an empty value is not an absent one";
 }
 
-TEST_P(EveryStore, RemoveSaysWhetherThereWasOne) {
+TEST_P(EveryStore, RemoveReportsWhetherTheKeyExisted) {
   const auto store = fixture->client();
   store->set("key", "v");
   EXPECT_TRUE(store->remove("key"));
@@ -203,7 +203,7 @@ TEST_P(EveryStore, RemoveSaysWhetherThereWasOne) {
   EXPECT_FALSE(store->try_get("key").has_value());
 }
 
-TEST_P(EveryStore, ExchangeAndBarrierAmongThreadRanks) {
+TEST_P(EveryStore, ExchangeAndBarrierConnectThreadRanks) {
   constexpr int kRanks = 4;
   std::vector<std::vector<std::string>> got(kRanks);
   std::atomic<int> arrived{0}, early{0};
@@ -224,7 +224,7 @@ TEST_P(EveryStore, ExchangeAndBarrierAmongThreadRanks) {
     EXPECT_EQ(values, (std::vector<std::string>{"host 0", "host 1", "host 2", "host 3"}));
 }
 
-TEST_P(EveryStore, ExchangeNamesTheRankThatDoesNotCome) {
+TEST_P(EveryStore, ExchangeNamesTheMissingRank) {
   const auto store = fixture->client();
   store->set("hosts/0", "host 0");
   const Error error =
@@ -233,7 +233,7 @@ TEST_P(EveryStore, ExchangeNamesTheRankThatDoesNotCome) {
   EXPECT_THAT(error.what(), HasSubstr("rank 2 did not come: "));
 }
 
-TEST_P(EveryStore, BarrierTimeoutCountsWhoCame) {
+TEST_P(EveryStore, BarrierTimeoutCountsTheRanksThatCame) {
   const auto store = fixture->client();
   const Error error = error_of([&] { barrier(*store, "start", 3, Deadline::in_seconds(0.1)); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
@@ -257,23 +257,23 @@ TEST(FileStore, JobsDoNotSeeEachOther) {
   EXPECT_EQ(make_file_store(directory, "old")->try_get("key"), "stale");
 }
 
-TEST(FileStore, LastOneOutRemovesTheDirectory) {
+TEST(FileStore, TheLastRankRemovesTheDirectory) {
   const std::string directory = fresh_directory("last");
   auto a = make_file_store(directory, "job", 2), b = make_file_store(directory, "job", 2);
   a->set("key", "v");
   a.reset();
-  EXPECT_EQ(b->try_get("key"), "v") << "the other rank still reads";
+  EXPECT_EQ(b->try_get("key"), "v") << "the other rank can still read";
   b.reset();
   EXPECT_TRUE(fs::is_empty(directory));
 }
 
-TEST(FileStore, SaysWhatIsWrongWithItsDirectory) {
+TEST(FileStore, ReportsWhatIsWrongWithItsDirectory) {
   const std::string directory = fresh_directory("bad");
   std::ofstream(directory + "/file") << "x";
   const Error error = error_of([&] { make_file_store(directory + "/file", "job"); });
   EXPECT_EQ(error.code(), ErrorCode::io);
   EXPECT_THAT(error.what(), HasSubstr("SHOAL_STORE_DIR"));
-  // A link where our directory should be is somebody else's trap.
+  // A link in place of the store's directory may be another user's trap.
   fs::create_directory_symlink(directory, directory + "/shoal-job");
   EXPECT_THAT(error_of([&] { make_file_store(directory, "job"); }).what(),
               HasSubstr("not a directory of this user"));

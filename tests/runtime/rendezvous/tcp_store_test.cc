@@ -1,4 +1,4 @@
-// The tcp store against the network: late, dead and hostile peers, and ranks as processes.
+// The tcp store with late, dead and hostile peers, and with ranks as processes.
 #include <future>
 #include <random>
 #include <thread>
@@ -44,16 +44,16 @@ TEST(TcpStore, HostileBytesCostOnlyTheirOwnConnection) {
   const auto store = make_tcp_store("127.0.0.1", server.port(), false, 0, soon());
   store->set("key", "value");
   const std::vector<std::string> attacks = {
-      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",  // these two do not greet
+      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",  // these two send no greeting
       std::string(100, '\0'),
       u32(0),                                                           // an empty frame
-      u32(0xffffffff),                                                  // 4 GiB announced
-      u32(1) + "\x63",                                                  // no such operation
+      u32(0xffffffff),                                                  // announces 4 GiB
+      u32(1) + "\x63",                                                  // an unknown operation
       u32(5) + "\x01" + u32(0),                                         // an empty key
       u32(5) + "\x01" + u32(0xfffffff0),                                // a key beyond the frame
       u32(10) + "\x01" + u32(1) + "k" + u32(9),                         // a value beyond the frame
-      u32(7) + "\x02" + u32(1) + "kx",                                  // bytes too many
-      u32(6) + "\x03" + u32(1) + "z" + u32(6) + "\x03" + u32(1) + "z",  // asks while waiting
+      u32(7) + "\x02" + u32(1) + "kx",                                  // extra bytes
+      u32(6) + "\x03" + u32(1) + "z" + u32(6) + "\x03" + u32(1) + "z",  // asks during a wait
   };
   for (std::size_t i = 0; i < attacks.size(); ++i) {
     const RawClient attacker(server.port());
@@ -68,7 +68,7 @@ TEST(TcpStore, HostileBytesCostOnlyTheirOwnConnection) {
   EXPECT_EQ(server.refused_connections(), static_cast<int>(attacks.size()));
 }
 
-TEST(TcpStore, TruncatedAndRandomBytesDoNotHarm) {
+TEST(TcpStore, TruncatedAndRandomBytesDoNoHarm) {
   TcpStoreServer server(0, "127.0.0.1");
   const auto store = make_tcp_store("127.0.0.1", server.port(), false, 0, soon());
   std::mt19937 random(7);
@@ -82,13 +82,13 @@ TEST(TcpStore, TruncatedAndRandomBytesDoNotHarm) {
     if (i % 4 == 1) bytes += u32(static_cast<std::uint32_t>(random() % 64));
     for (std::size_t n = random() % 80; n > 0; --n) bytes += static_cast<char>(random());
     attacker->send(bytes);
-    if (i % 5 == 0) hanging.push_back(std::move(attacker));  // stay, in the middle of a request
+    if (i % 5 == 0) hanging.push_back(std::move(attacker));  // stays open within a request
   }
   store->set("key", std::string(1'000'000, 'x'));
   EXPECT_EQ(store->get("key", soon()).size(), 1'000'000u);
 }
 
-TEST(TcpStore, ClientsMayComeBeforeTheServer) {
+TEST(TcpStore, ClientsMayConnectBeforeTheServerExists) {
   const int port = testing::free_port();
   auto early = std::async(std::launch::async, [port] {
     return make_tcp_store("localhost", port, false, 2, soon())->get("k", soon());
@@ -115,7 +115,7 @@ TEST(TcpStore, TheServingRankMayLeaveFirst) {
   other.join();
 }
 
-TEST(TcpStore, NobodyThereIsATimeoutThatNamesTheAddress) {
+TEST(TcpStore, AMissingServerIsATimeoutThatNamesTheAddress) {
   const int port = testing::free_port();
   const auto start = Clock::now();
   const Error error = error_of(
@@ -127,7 +127,7 @@ TEST(TcpStore, NobodyThereIsATimeoutThatNamesTheAddress) {
   EXPECT_LT(seconds_since(start), 8);
 }
 
-TEST(TcpStore, UnresolvableNameIsTold) {
+TEST(TcpStore, AnUnresolvableNameIsReported) {
   const Error error = error_of([&] {
     (void)make_tcp_store("no-such-host.invalid", 29500, false, 1, Deadline::in_seconds(0.2));
   });
@@ -140,7 +140,7 @@ TEST(TcpStore, MissingRanksAreCounted) {
       error_of([&] { (void)make_tcp_store("127.0.0.1", 0, true, 3, Deadline::in_seconds(0.3)); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(), HasSubstr("1 of 3 ranks joined"));
-  EXPECT_THAT(error.what(), Not(HasSubstr("missing"))) << "ranks that do not say which they are";
+  EXPECT_THAT(error.what(), Not(HasSubstr("missing"))) << "the ranks' numbers are not known";
 }
 
 TEST(TcpStore, MissingRanksAreNamed) {
@@ -157,7 +157,7 @@ TEST(TcpStore, ATakenPortIsNamed) {
   EXPECT_THAT(error.what(), HasSubstr("MASTER_PORT"));
 }
 
-TEST(TcpStore, SomethingElseOnThePortIsTold) {
+TEST(TcpStore, AnotherServiceOnThePortIsReported) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -216,7 +216,7 @@ TEST(TcpStore, StoppedServerIsPeerLostForWaitersAndCallers) {
   EXPECT_LT(seconds_since(start), 5);
 }
 
-// Ranks as processes. Children leave by _exit: gtest's state is the parent's.
+// Runs ranks as processes. Children end with _exit, because gtest's state belongs to the parent.
 template <typename Body>
 pid_t in_child(Body body) {
   const pid_t child = ::fork();
@@ -274,7 +274,7 @@ TEST(TcpStore, KilledServerIsPeerLostInSeconds) {
   (void)exit_status(server);
   EXPECT_EQ(error.code(), ErrorCode::peer_lost);
   EXPECT_LT(seconds_since(start), 8);
-  // Its port refuses connections: nothing is waited for.
+  // Its port refuses connections, so the call must not wait.
   const auto again = Clock::now();
   EXPECT_EQ(error_of([&] { store->set("k", "w"); }).code(), ErrorCode::peer_lost);
   EXPECT_LT(seconds_since(again), 3);
@@ -285,7 +285,7 @@ TEST(FileStore, ProcessRanksMeetAndAKilledOneLeavesNoLock) {
   ASSERT_NE(::mkdtemp(directory), nullptr);
   const pid_t victim = in_child([&] {
     const auto store = make_file_store(directory, "job");
-    for (;;) store->add("n", 1);  // most of the time holds the lock
+    for (;;) store->add("n", 1);  // holds the lock most of the time
     return 0;
   });
   const auto store = make_file_store(directory, "job");

@@ -19,7 +19,7 @@ namespace {
 
 struct Rank {
   std::string host;
-  int local_size = 1, core = -1;  // bound to this core of those available; -1: unbound
+  int local_size = 1, core = -1;  // the available core it is bound to; -1: unbound
   std::vector<CpuQuota> quotas = {};
 };
 
@@ -31,7 +31,7 @@ int nth_core(int n) {
   return -1;
 }
 
-// Each rank a thread with an affinity of its own.
+// Runs each rank as a thread with its own affinity.
 std::vector<int> shares(const std::vector<Rank>& ranks) {
   const auto store = make_hash_store();
   std::vector<int> found(ranks.size());
@@ -59,19 +59,19 @@ TEST(ThreadsOfRank, UnboundRanksShareTheCoresOfTheirHost) {
   const int cores = affinity_cores(), half = std::max(1, cores / 2);
   EXPECT_EQ(shares({{"a"}}), std::vector<int>{cores});
   EXPECT_EQ(shares({{"a", 2}, {"a", 2}}), (std::vector<int>{half, half}));
-  // A rank alone on its host takes part too, although it shares with nobody.
+  // A rank alone on its host takes part as well, although it shares with no other rank.
   EXPECT_EQ(shares({{"a", 2}, {"b", 1}, {"a", 2}}), (std::vector<int>{half, cores, half}));
 }
 
 TEST(ThreadsOfRank, BoundRanksKeepTheirOwn) {
   if (affinity_cores() < 2) GTEST_SKIP() << "one core";
   EXPECT_EQ(shares({{"a", 2, 0}, {"a", 2, 1}}), (std::vector<int>{1, 1}));
-  // Where bound ranks leave cores, only who may use them does.
+  // An unbound rank shares the cores that bound ranks leave.
   EXPECT_EQ(shares({{"a", 2, 0}, {"a", 2, -1}})[0], 1);
   EXPECT_EQ(shares({{"a", 2, 0}, {"a", 2, -1}})[1], affinity_cores() - 1);
 }
 
-TEST(ThreadsOfRank, AWishOfOneRankHoldsUpNobody) {
+TEST(ThreadsOfRank, ASettingOfOneRankDelaysNoOther) {
   ::setenv("SHOAL_THREADS", "3", 1);
   EXPECT_EQ(shares({{"a"}}), std::vector<int>{3});
   EXPECT_EQ(shares({{"a", 2}, {"a", 2}}), (std::vector<int>{3, 3}));
@@ -80,7 +80,7 @@ TEST(ThreadsOfRank, AWishOfOneRankHoldsUpNobody) {
   ::unsetenv("SHOAL_THREADS");
 }
 
-// A quota of so many cores in the group of that name.
+// A quota of this many cores in the group of that name.
 CpuQuota quota(double cores, const std::string& group) {
   return {cores, group + "/cpu.max", group};
 }
@@ -96,8 +96,8 @@ TEST(ThreadsOfRank, RanksShareTheQuotaOfTheirGroup) {
 TEST(ThreadsOfRank, TheSmallerOfBothSharesCounts) {
   struct Case {
     std::string what;
-    std::vector<std::vector<CpuQuota>> quotas;  // of two ranks of a host, and one of another
-    std::vector<double> shares;                 // of the quotas alone
+    std::vector<std::vector<CpuQuota>> quotas;  // of two ranks of one host, and one rank of another
+    std::vector<double> shares;                 // of the quotas only
   };
   for (const auto& [what, quotas, expected] : std::vector<Case>{
            {"one group", {{quota(2.7, "1:1")}, {quota(2.7, "1:1")}, {}}, {1.35, 1.35, 1e6}},
@@ -118,7 +118,7 @@ TEST(ThreadsOfRank, TheSmallerOfBothSharesCounts) {
   }
 }
 
-// Quotas as a container's ranks find them.
+// Reads quotas as a container's ranks do.
 TEST(ThreadsOfRank, QuotasComeFromTheGroups) {
   const testing::GroupTree tree("0::/", testing::GroupTree::version2());
   tree.max("", "100000 100000");

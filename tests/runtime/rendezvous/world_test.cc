@@ -68,7 +68,7 @@ const Fake kTorchrun{{"RANK", "3"},
 const Fake kSlurm{{"SLURM_PROCID", "4"},           {"SLURM_NTASKS", "6"},  {"SLURM_LOCALID", "1"},
                   {"SLURM_NODELIST", "node[1-3]"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}};
 
-TEST(World, SingleProcessByDefault) {
+TEST(World, IsASingleProcessByDefault) {
   const World world = discover({});
   EXPECT_EQ(world.launcher, Launcher::single);
   EXPECT_EQ(world.rank, 0);
@@ -81,7 +81,7 @@ TEST(World, SingleProcessByDefault) {
   EXPECT_EQ(store->name(), "in-process store");
 }
 
-TEST(World, OpenMpi) {
+TEST(World, IsReadFromOpenMpi) {
   const World world = discover(kMpi);
   EXPECT_EQ(world.launcher, Launcher::open_mpi);
   EXPECT_EQ(world.rank, 5);
@@ -92,7 +92,7 @@ TEST(World, OpenMpi) {
   EXPECT_EQ(world.nodes, 2);
   EXPECT_THAT(world.job_id, HasSubstr("12345.1"));
   EXPECT_TRUE(world.master_addr.empty());
-  // Mapped by node, ranks go round the hosts.
+  // If ranks are mapped by node, they alternate between hosts.
   const World by_node = discover(with(kMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}));
   EXPECT_EQ(by_node.node, 1);
   const World master = discover(with(kMpi, {{"MASTER_ADDR", "10.0.0.9"}}));
@@ -100,7 +100,7 @@ TEST(World, OpenMpi) {
   EXPECT_EQ(master.master_port, 29500);
 }
 
-TEST(World, OpenMpiRefusals) {
+TEST(World, RefusesInvalidOpenMpiVariables) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
     EXPECT_THAT(refusal(without(kMpi, name)), HasSubstr(std::string(name) + " is not"));
@@ -148,29 +148,29 @@ TEST(World, OpenMpiOnSeveralHostsFallsBackToMpirunsAddress) {
   EXPECT_EQ(world.master_addr, "10.1.2.3");
   EXPECT_TRUE(world.master_assumed);
   EXPECT_GT(world.master_port, 1024);
-  // Rank 0 notices that it runs elsewhere.
+  // Rank 0 notices that it runs on another host.
   World zero = world;
   zero.rank = zero.local_rank = 0;
   zero.master_addr = "192.0.2.1";
   try {
     (void)make_store(zero, Deadline::in_seconds(0.1));
-    FAIL() << "made a store at an address that is not ours";
+    FAIL() << "a store was made at another host's address";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
     EXPECT_THAT(error.what(), HasSubstr("MASTER_ADDR"));
     EXPECT_THAT(error.what(), HasSubstr("SHOAL_STORE_DIR"));
   }
-  // No address at all: told at once.
+  // Without an address the error comes at once.
   try {
     (void)make_store(discover(kMpi), Deadline::in_seconds(0.1));
-    FAIL() << "made a store without a master";
+    FAIL() << "a store was made without a master";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
     EXPECT_THAT(error.what(), HasSubstr("8 ranks on 2 hosts"));
   }
 }
 
-TEST(World, Torchrun) {
+TEST(World, IsReadFromTorchrun) {
   const World world = discover(kTorchrun);
   EXPECT_EQ(world.launcher, Launcher::torchrun);
   EXPECT_EQ(world.rank, 3);
@@ -181,11 +181,11 @@ TEST(World, Torchrun) {
   EXPECT_EQ(world.nodes, 2);
   EXPECT_EQ(world.master_addr, "node-a");
   EXPECT_EQ(world.master_port, 1234);
-  // torchrun's own agent holds the port.
+  // torchrun's agent uses the port itself.
   EXPECT_EQ(discover(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).master_port,
             1235);
   EXPECT_EQ(discover(with(kTorchrun, {{"SHOAL_STORE_PORT", "4321"}})).master_port, 4321);
-  // By hand on one host, with the four variables of PyTorch's env:// only.
+  // Started by hand on one host, with only the four variables of PyTorch's env://.
   const World hand = discover(
       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}});
   EXPECT_EQ(hand.local_rank, 1);
@@ -193,7 +193,7 @@ TEST(World, Torchrun) {
   EXPECT_EQ(hand.nodes, 1);
 }
 
-TEST(World, TorchrunRefusals) {
+TEST(World, RefusesInvalidTorchrunVariables) {
   EXPECT_THAT(refusal({{"RANK", "0"}}), HasSubstr("RANK is set, but WORLD_SIZE is not"));
   EXPECT_THAT(refusal({{"WORLD_SIZE", "2"}}), HasSubstr("WORLD_SIZE is set, but RANK is not"));
   EXPECT_THAT(refusal(without(kTorchrun, "MASTER_ADDR")), HasSubstr("MASTER_ADDR is not set"));
@@ -209,15 +209,15 @@ TEST(World, TorchrunRefusals) {
   const Fake other_rank{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}};
   EXPECT_THAT(refusal(with(kTorchrun, with(other_rank, {{"SLURM_STEP_ID", "0"}}))),
               HasSubstr("RANK=3 contradicts SLURM_PROCID=2"));
-  // The batch script's SLURM_PROCID is that of no rank.
+  // The batch script's SLURM_PROCID belongs to no rank.
   EXPECT_EQ(refusal(with(kTorchrun, other_rank)), "accepted");
-  // One torchrun agent a host, itself started by mpirun or srun: the inner launcher is right.
+  // One torchrun agent for each host, started by mpirun or srun. The inner launcher decides.
   const Fake elastic = with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "x"}});
   EXPECT_EQ(discover(with(elastic, kMpi)).launcher, Launcher::torchrun);
   EXPECT_EQ(discover(with(elastic, {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}})).rank, 3);
 }
 
-TEST(World, Slurm) {
+TEST(World, IsReadFromSlurm) {
   const World world = discover(kSlurm);
   EXPECT_EQ(world.launcher, Launcher::slurm);
   EXPECT_EQ(world.rank, 4);
@@ -239,7 +239,7 @@ TEST(World, Slurm) {
   EXPECT_EQ(discover(with(kMpi, kSlurm)).launcher, Launcher::open_mpi);
 }
 
-TEST(World, SlurmRefusals) {
+TEST(World, RefusesInvalidSlurmVariables) {
   EXPECT_THAT(refusal(without(kSlurm, "SLURM_NTASKS")), HasSubstr("SLURM_NTASKS is not"));
   EXPECT_THAT(refusal(without(kSlurm, "SLURM_LOCALID")), HasSubstr("SLURM_LOCALID is not"));
   EXPECT_THAT(refusal(without(kSlurm, "SLURM_NODELIST")), HasSubstr("SLURM_NODELIST is not"));
@@ -249,13 +249,13 @@ TEST(World, SlurmRefusals) {
   EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_NODEID", "3"}})), HasSubstr("SLURM_NODEID=3"));
 }
 
-// The script of sbatch, which srun did not start.
+// The script of sbatch, which srun has not started.
 const Fake kBatch{{"SLURM_JOB_ID", "77"},          {"SLURM_NTASKS", "4"},
                   {"SLURM_PROCID", "0"},           {"SLURM_LOCALID", "0"},
                   {"SLURM_NODEID", "0"},           {"SLURM_JOB_NUM_NODES", "2"},
                   {"SLURM_NODELIST", "node[1-2]"}, {"SLURM_TASKS_PER_NODE", "2(x2)"}};
 
-TEST(World, SlurmBatchScriptWithoutSrun) {
+TEST(World, RefusesASlurmBatchScriptWithoutSrun) {
   const auto says_srun = [](const Fake& fake, const std::string& name) {
     const std::string text = refusal(fake);
     EXPECT_THAT(text, HasSubstr(name));
@@ -267,7 +267,7 @@ TEST(World, SlurmBatchScriptWithoutSrun) {
   says_srun(without(kBatch, "SLURM_NTASKS"), "SLURM_JOB_NUM_NODES=2");
   says_srun({{"SLURM_JOB_ID", "77"}, {"SLURM_NPROCS", "4"}}, "SLURM_NPROCS=4");
   says_srun({{"SLURM_JOBID", "77"}, {"SLURM_NTASKS", "4"}}, "SLURM_NTASKS=4");
-  // The shell of an interactive salloc, and a batch script, are steps of their own.
+  // The shell of an interactive salloc and a batch script each have their own step id.
   for (const char* shell : {"4294967290", "4294967291"})
     says_srun(with(kBatch, {{"SLURM_STEP_ID", shell}, {"SLURM_STEP_NUM_TASKS", "1"}}),
               "SLURM_STEP_ID is that of a shell");
@@ -275,13 +275,13 @@ TEST(World, SlurmBatchScriptWithoutSrun) {
   const Fake one = with(kBatch, {{"SLURM_NTASKS", "1"}, {"SLURM_JOB_NUM_NODES", "1"}});
   EXPECT_EQ(discover(one).launcher, Launcher::single);
   EXPECT_EQ(discover(without(one, "SLURM_NTASKS")).size, 1);
-  // What the script starts is right in itself.
+  // A launcher inside the script works.
   EXPECT_EQ(discover(with(kMpi, kBatch)).launcher, Launcher::open_mpi);
   EXPECT_EQ(discover(with(kTorchrun, kBatch)).launcher, Launcher::torchrun);
   EXPECT_EQ(discover(with(kBatch, {{"SLURM_STEP_ID", "0"}})).launcher, Launcher::slurm);
 }
 
-// A size or a rank alone: a process that trains alone would be one of several that do.
+// A size or a rank alone: the process would train alone, although it is one of several.
 TEST(World, RefusesALaunchersVariablesWithoutItsRank) {
   for (const auto& [name, alone, several, remedy] :
        {std::tuple{"SLURM_NTASKS", "1", "4", "put srun before the command"},
@@ -304,7 +304,7 @@ TEST(World, RefusesALaunchersVariablesWithoutItsRank) {
     EXPECT_THAT(text, HasSubstr(remedy)) << name;
     EXPECT_EQ(text.find('\n'), text.npos) << text;
   }
-  // A step of srun whose SLURM_PROCID did not come through, into a container for example.
+  // A step of srun whose SLURM_PROCID was lost, for example in a container.
   EXPECT_THAT(refusal({{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "4"}}),
               HasSubstr("SLURM_NTASKS=4, but SLURM_PROCID is not set"));
   const Fake pmi = {{"PMI_SIZE", "6"}, {"PMI_RANK", "4"}, {"PMIX_RANK", "4"}};
@@ -313,7 +313,7 @@ TEST(World, RefusesALaunchersVariablesWithoutItsRank) {
   EXPECT_EQ(discover(with(kTorchrun, pmi)).launcher, Launcher::torchrun);
 }
 
-TEST(World, SageMakerFromVariables) {
+TEST(World, IsReadFromSageMakersVariables) {
   const Fake fake{{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}};
   const World world = discover(fake);
   EXPECT_EQ(world.launcher, Launcher::sagemaker);
@@ -328,7 +328,7 @@ TEST(World, SageMakerFromVariables) {
   EXPECT_THAT(refusal(with(fake, {{"SM_HOSTS", "algo-1"}})), HasSubstr("SM_HOSTS"));
   EXPECT_THAT(refusal(with(fake, {{"SM_HOSTS", "[1]"}})), HasSubstr("SM_HOSTS"));
   EXPECT_THAT(refusal(with(fake, {{"SM_HOSTS", "[]"}})), HasSubstr("SM_HOSTS"));
-  // MPI inside: MPI's ranks, SageMaker's master.
+  // MPI inside SageMaker: MPI decides the ranks, and SageMaker the master.
   const World inside = discover(with(fake, kMpi));
   EXPECT_EQ(inside.launcher, Launcher::open_mpi);
   EXPECT_EQ(inside.rank, 5);
@@ -336,7 +336,7 @@ TEST(World, SageMakerFromVariables) {
   EXPECT_FALSE(inside.master_assumed);
 }
 
-TEST(World, SageMakerFromResourceConfig) {
+TEST(World, IsReadFromSageMakersResourceConfig) {
   const std::string root = ::testing::TempDir() + "/opt-ml-" + std::to_string(::getpid());
   std::filesystem::create_directories(root + "/input/config");
   const std::string file = root + "/input/config/resourceconfig.json";
@@ -372,7 +372,7 @@ TEST(World, OpenMpiOnOneHostMeetsThroughFiles) {
       const auto deadline = Deadline::in_seconds(20);
       const auto store = make_store(world, deadline);
       EXPECT_THAT(store->name(), HasSubstr("file store"));
-      world.host = "host " + std::to_string(1 - rank);  // pretend that they are two
+      world.host = "host " + std::to_string(1 - rank);  // pretend that they are two hosts
       settle_nodes(world, *store, deadline);
     });
   for (auto& rank : ranks) rank.join();
@@ -386,7 +386,7 @@ TEST(World, OpenMpiOnOneHostMeetsThroughFiles) {
   std::filesystem::remove_all(directory);
 }
 
-// Makes the store of two ranks under mpirun on this host in a process that is killed then.
+// Makes the store of two ranks under mpirun on this host, in a process that is then killed.
 void leave_store(const std::string& name, const std::string& store_dir = "") {
   const ::pid_t child = ::fork();
   if (child == 0) {
@@ -422,17 +422,17 @@ TEST(World, TheNextRunRemovesTheFilesOfAKilledOne) {
   EXPECT_FALSE(std::filesystem::exists(temporary / "shoal-ompi-first"));
   EXPECT_TRUE(std::filesystem::exists(temporary / "shoal-ompi-second"));
   EXPECT_TRUE(std::filesystem::exists(temporary / "shoal-ompi-named"))
-      << "the user named its place";
+      << "the user chose the directory";
 }
 
-TEST(World, StoreDirectoryBeatsTcp) {
+TEST(World, AStoreDirectoryIsPreferredToTcp) {
   const std::string directory = ::testing::TempDir() + "/dir-" + std::to_string(::getpid());
   const World world = discover(with(kTorchrun, {{"SHOAL_STORE_DIR", directory}}));
   EXPECT_THAT(make_store(world, Deadline::in_seconds(1))->name(), HasSubstr(directory));
   std::filesystem::remove_all(directory);
 }
 
-TEST(HostList, Expands) {
+TEST(HostList, ExpandsRanges) {
   EXPECT_THAT(expand_host_list("node[1-3,7],gpu-a"),
               ElementsAre("node1", "node2", "node3", "node7", "gpu-a"));
   EXPECT_THAT(expand_host_list("n[08-11]"), ElementsAre("n08", "n09", "n10", "n11"));
@@ -442,14 +442,14 @@ TEST(HostList, Expands) {
   EXPECT_THAT(expand_host_list("[1-2]"), ElementsAre("1", "2"));
 }
 
-TEST(HostList, RefusesWhatIsMalformed) {
+TEST(HostList, RefusesMalformedLists) {
   for (const char* list :
        {"", ",", "a,,b", "a,", "n[", "n]", "n[]", "n[1", "n[1-]", "n[3-1]", "n[a-b]", "n[1-2",
         "n[[1]]", "n[-1]", "n[1-2-3]", "n[0-99999999999]", "n[0-999999999]", "a[0-9999]b[0-9999]"})
     EXPECT_THROW((void)expand_host_list(list), Error) << list;
 }
 
-TEST(TasksPerNode, Expands) {
+TEST(TasksPerNode, ExpandsRepetitions) {
   EXPECT_THAT(expand_tasks_per_node("4(x2),3"), ElementsAre(4, 4, 3));
   EXPECT_THAT(expand_tasks_per_node("8"), ElementsAre(8));
   for (const char* text : {"", "x", "4(x", "4(x2", "4(x-2)", "4(x999999999)", "4,"})

@@ -1,4 +1,4 @@
-// dtypes (exhaustively), shapes, storages, tensors.
+// Dtypes (all bit patterns), shapes, storages and tensors.
 #include "shoal/runtime/tensor/tensor.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The value of a 16-bit float from the definition, in double.
+// The value of a 16-bit float by its definition, in double.
 double value_of(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -39,7 +39,7 @@ void check_all_patterns() {
     const auto widened = static_cast<float>(half);
     if (std::isnan(want)) {
       ASSERT_TRUE(std::isnan(widened)) << pattern;
-      // Payload and sign stay; a signalling NaN becomes quiet.
+      // Payload and sign are kept. A signalling NaN becomes quiet.
       ASSERT_EQ(Half(widened).bits, half.bits | kQuiet) << pattern;
     } else {
       ASSERT_EQ(static_cast<double>(widened), want) << pattern;
@@ -52,14 +52,15 @@ void check_all_patterns() {
 TEST(DTypes, EveryBfloat16PatternRoundTrips) { check_all_patterns<bfloat16, 8, 7>(); }
 TEST(DTypes, EveryFloat16PatternRoundTrips) { check_all_patterns<float16, 5, 10>(); }
 
-// Between each pair of neighbours: below the middle, the middle (ties to even), above it.
+// Tests below, at (ties to even) and above the middle of each pair of neighbours.
 template <typename Half>
 void check_rounding(std::uint16_t infinity) {
   for (std::uint16_t low = 0; low + 1 < infinity; ++low) {
     Half a, b;
     a.bits = low;
     b.bits = static_cast<std::uint16_t>(low + 1);
-    // Exact in double; the middle is exact in float too, having one bit more than a neighbour.
+    // Exact in double. The middle is also exact in float, because it has one bit more than a
+    // neighbour.
     const auto middle = static_cast<float>((static_cast<double>(float(a)) + float(b)) / 2);
     const std::uint16_t even = low % 2 ? b.bits : a.bits;
     ASSERT_EQ(Half(middle).bits, even) << low;
@@ -72,23 +73,23 @@ void check_rounding(std::uint16_t infinity) {
 TEST(DTypes, Bfloat16RoundsToNearestEven) { check_rounding<bfloat16>(0x7f80); }
 TEST(DTypes, Float16RoundsToNearestEven) { check_rounding<float16>(0x7c00); }
 
-TEST(DTypes, OverflowAndUnderflow) {
+TEST(DTypes, OverflowToInfinityAndUnderflowToZero) {
   EXPECT_EQ(float16(65504.0f).bits, 0x7bff);
   EXPECT_EQ(float16(std::nextafter(65520.0f, 0.0f)).bits, 0x7bff);
   EXPECT_EQ(float16(65520.0f).bits, 0x7c00);
   EXPECT_EQ(float16(-1e30f).bits, 0xfc00);
-  EXPECT_EQ(float16(std::ldexp(1.0f, -25)).bits, 0) << "half of the smallest: ties to even";
+  EXPECT_EQ(float16(std::ldexp(1.0f, -25)).bits, 0) << "half of the smallest value ties to even";
   EXPECT_EQ(float16(std::nextafter(std::ldexp(1.0f, -25), 1.0f)).bits, 1);
   EXPECT_EQ(float16(std::numeric_limits<float>::denorm_min()).bits, 0);
   EXPECT_EQ(float16(-0.0f).bits, 0x8000);
   EXPECT_EQ(bfloat16(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(bfloat16(std::numeric_limits<float>::denorm_min()).bits, 0);
-  // A NaN whose payload lies in the lost half must not become infinity.
+  // A NaN whose payload is in the lost half must not become infinity.
   EXPECT_TRUE(std::isnan(float(bfloat16(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(float(float16(std::bit_cast<float>(0xff800001u)))));
 }
 
-TEST(DTypes, NamesAndSizes) {
+TEST(DTypes, HaveNamesAndSizes) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i64, DType::i32,
                             DType::u8, DType::i8})
     EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
@@ -104,7 +105,7 @@ TEST(DTypes, NamesAndSizes) {
   }
 }
 
-TEST(Shapes, CountsAndStrides) {
+TEST(Shapes, HaveCountsAndStrides) {
   EXPECT_EQ(Shape{}.count(), 1);
   EXPECT_EQ((Shape{2, 0, 3}).count(), 0);
   EXPECT_EQ((Shape{2, 3, 4}).rows(), 6);
@@ -119,7 +120,7 @@ TEST(Shapes, CountsAndStrides) {
   EXPECT_NE((Shape{2, 1}), (Shape{2}));
 }
 
-TEST(Shapes, RefuseWhatCannotBe) {
+TEST(Shapes, RefuseInvalidSizes) {
   EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1}), Error);
   EXPECT_THROW((Shape{2, -1}), Error);
   EXPECT_THROW((void)(Shape{2, 3})[2], Error);
@@ -128,7 +129,7 @@ TEST(Shapes, RefuseWhatCannotBe) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   EXPECT_THROW((void)(Shape{kHuge, kHuge}).count(), Error);
   EXPECT_THROW((void)(Shape{kHuge, kHuge, 2}).rows(), Error);
-  EXPECT_EQ((Shape{kHuge, kHuge, 0}).count(), 0) << "an empty shape overflows nothing";
+  EXPECT_EQ((Shape{kHuge, kHuge, 0}).count(), 0) << "an empty shape cannot overflow";
   (void)contiguous_strides({0, kHuge, kHuge, kHuge});
 }
 
@@ -143,7 +144,7 @@ class Tensors : public ::testing::Test {
   CountingMemory counting{*host};
 };
 
-TEST_F(Tensors, EmptyZerosAndTypedAccess) {
+TEST_F(Tensors, SupportEmptyZerosAndTypedAccess) {
   const Tensor zeros = Tensor::zeros({3, 5}, DType::i32, counting, MemoryTag::data);
   EXPECT_EQ(zeros.bytes(), 60u);
   for (int i = 0; i < 15; ++i) EXPECT_EQ(zeros.const_data<std::int32_t>()[i], 0);
@@ -160,7 +161,8 @@ TEST_F(Tensors, EmptyZerosAndTypedAccess) {
 TEST_F(Tensors, HugeSizesThrowBeforeTheyAllocate) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 31;
   EXPECT_THROW((void)Tensor::empty({kHuge, kHuge, 4}, DType::u8, counting, MemoryTag::data), Error);
-  // 2^62 elements are a count, but 2^64 + bytes are not: they may not wrap to few.
+  // 2^62 elements are a valid count, but more than 2^64 bytes are not. The size must not wrap
+  // around.
   EXPECT_THROW((void)Tensor::empty({kHuge, kHuge}, DType::f64, counting, MemoryTag::data), Error);
   EXPECT_EQ(counting.allocations(), 0);
   const auto storage = std::make_shared<Storage>(Buffer(counting, 64, MemoryTag::data));
@@ -197,19 +199,20 @@ TEST_F(Tensors, NonContiguousViewsAreRefusedByKernels) {
   }
   EXPECT_THROW((void)t.reshaped({6}), Error);
   EXPECT_TRUE(t.transposed(0, 1).is_contiguous());
-  EXPECT_TRUE(iota({1, 5}).transposed(0, 1).is_contiguous()) << "size-1 strides do not matter";
+  EXPECT_TRUE(iota({1, 5}).transposed(0, 1).is_contiguous())
+      << "strides of size-1 axes do not matter";
   EXPECT_FALSE(iota({4, 3}).narrowed(1, 0, 2).is_contiguous());
   EXPECT_THROW((void)iota({4, 3}).reshaped({5}), Error);
 }
 
-TEST_F(Tensors, OverChecksPlaceAndAlignment) {
+TEST_F(Tensors, ConstructorChecksBoundsAndAlignment) {
   const auto storage = std::make_shared<Storage>(Buffer(counting, 64, MemoryTag::data));
   EXPECT_EQ(Tensor::over(storage, 32, {8}, DType::f32).offset(), 8);
   EXPECT_THROW((void)Tensor::over(storage, 2, {1}, DType::f32), Error);
   EXPECT_THROW((void)Tensor::over(storage, 36, {8}, DType::f32), Error);
   EXPECT_THROW((void)Tensor::over(storage, 68, {0}, DType::f32), Error);
   EXPECT_NO_THROW((void)Tensor::over(storage, 64, {0}, DType::f32));
-  // Strided: the last element counts, not the sizes.
+  // For strided tensors the last element decides, not the sizes.
   EXPECT_NO_THROW(Tensor(storage, 0, {2, 2}, {8, 7}, DType::f32));
   EXPECT_THROW(Tensor(storage, 0, {2, 2}, {8, 8}, DType::f32), Error);
   EXPECT_THROW(Tensor(storage, -1, {1}, {1}, DType::f32), Error);
@@ -223,7 +226,7 @@ TEST_F(Tensors, StorageIsReleasedAndRematerialisedBeneathItsViews) {
   const Tensor half = whole.narrowed(0, 4, 4);
   EXPECT_EQ(counting.total().current, 32);
   whole.storage()->release();
-  EXPECT_EQ(counting.total().current, 0) << "the bytes are given back";
+  EXPECT_EQ(counting.total().current, 0) << "the bytes are freed";
   EXPECT_TRUE(half.storage()->released());
   EXPECT_EQ(half.storage()->size(), 32u) << "the size is remembered";
   try {
@@ -247,10 +250,10 @@ TEST_F(Tensors, WritesBumpTheVersionAndReadsDoNot) {
   (void)t.const_data<float>();
   EXPECT_EQ(t.storage()->version(), before);
   (void)alias.view();
-  EXPECT_EQ(t.storage()->version(), before + 1) << "through any view of the storage";
+  EXPECT_EQ(t.storage()->version(), before + 1) << "a write through any view counts";
 }
 
-TEST_F(Tensors, ForeignMemoryIsKeptAliveAndReadOnlyStays) {
+TEST_F(Tensors, ForeignMemoryIsKeptAliveAndStaysReadOnly) {
   auto keeper = std::make_shared<std::vector<float>>(4, 1.5f);
   const std::weak_ptr<void> watch = keeper;
   const void* data = keeper->data();
@@ -260,9 +263,9 @@ TEST_F(Tensors, ForeignMemoryIsKeptAliveAndReadOnlyStays) {
   EXPECT_EQ(t.const_data<float>()[3], 1.5f);
   EXPECT_THROW((void)t.view(), Error);
   t.storage()->release();
-  EXPECT_TRUE(watch.expired()) << "releasing lets go of the keeper";
+  EXPECT_TRUE(watch.expired()) << "releasing drops the keeper";
   t.storage()->rematerialise(Buffer(counting, 16, MemoryTag::data));
-  EXPECT_NO_THROW((void)t.view()) << "its own bytes may be written";
+  EXPECT_NO_THROW((void)t.view()) << "rematerialised bytes may be written";
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string slurp(const std::string& path) {
   return text.str();
 }
 
-TEST(Tracer, ChromeTraceHasRankThreadsSpansAndCounters) {
+TEST(Tracer, ChromeTraceContainsRankThreadsSpansAndCounters) {
   Tracer tracer({.rank = 3, .process_name = "gpt2 \"small\""});
   tracer.name_thread("compute");
   {
@@ -149,12 +149,13 @@ TEST(Tracer, UnwritablePathIsOneClearLine) {
   }
 }
 
-TEST(JsonLines, OneRecordALineAndResumesAfterACut) {
+TEST(JsonLines, WritesOneRecordALineAndResumesAfterACut) {
   const std::string path = temporary("metrics.jsonl");
   {
     JsonLinesWriter writer(path, JsonLinesWriter::Mode::truncate);
     writer.write({{"step", 1}, {"loss", 2.5}});
-    EXPECT_EQ(slurp(path), "{\"step\":1,\"loss\":2.5}\n") << "flushed at once, order kept";
+    EXPECT_EQ(slurp(path), "{\"step\":1,\"loss\":2.5}\n")
+        << "records are flushed at once and keep their order";
     writer.write({{"loss", std::nan("")}, {"text", "a\nb\xff"}});
   }
   std::ofstream(path, std::ios::app) << "{\"step\":2,\"lo";  // a crash in the middle
@@ -168,7 +169,7 @@ TEST(JsonLines, OneRecordALineAndResumesAfterACut) {
   ASSERT_EQ(records.size(), 3u);
   EXPECT_TRUE(records[1]["loss"].is_null());
   EXPECT_EQ(records[2]["step"], 3);
-  std::ofstream(path) << std::string(200'000, 'x');  // no line at all
+  std::ofstream(path) << std::string(200'000, 'x');  // not a complete line
   JsonLinesWriter(path).write({{"a", 1}});
   EXPECT_EQ(slurp(path), "{\"a\":1}\n");
   std::filesystem::remove(path);
@@ -210,7 +211,7 @@ TEST(JsonLines, ThreadsDoNotMixLines) {
   std::filesystem::remove(path);
 }
 
-TEST(JsonLines, FullDiskIsTold) {
+TEST(JsonLines, AFullDiskIsReported) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   JsonLinesWriter writer("/dev/full");
   try {
