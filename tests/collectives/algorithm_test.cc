@@ -106,7 +106,7 @@ TEST(Shard, DoesNotOverflowNearTheLargestCount) {
   EXPECT_EQ(algorithm::shard(count, 17, 16, 64).end, count);
 }
 
-TEST(Shard, RefusesNonsense) {
+TEST(Shard, RefusesInvalidArguments) {
   EXPECT_THROW(algorithm::shard(-1, 2, 0, 1), Error);
   EXPECT_THROW(algorithm::shard(1, 2, 2, 1), Error);
   EXPECT_THROW(algorithm::shard(1, 0, 0, 1), Error);

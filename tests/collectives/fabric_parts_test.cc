@@ -93,12 +93,12 @@ TEST(Striping, UsesAnotherRailForEach128KiB) {
   for (const fabric::Segment& segment : even) EXPECT_EQ(segment.bytes, 16 * kMiB);
 }
 
-TEST(Striping, RefusesNonsense) {
+TEST(Striping, RefusesInvalidArguments) {
   EXPECT_THROW(fabric::count_segments(-1, {}), Error);
   EXPECT_THROW(fabric::count_segments(1, {128, 128, 0}), Error);
 }
 
-TEST(Interfaces, IncludeAndExcludeLists) {
+TEST(Interfaces, CanBeIncludedAndExcluded) {
   const auto only = fabric::parse_interface_filter("eth0,10.0.0.0/16");
   EXPECT_TRUE(only.admits({"eth0", "x"}));
   EXPECT_TRUE(only.admits({"eth7", "10.0.0.0/16"}));

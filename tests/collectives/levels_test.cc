@@ -423,7 +423,7 @@ TEST_F(Levels, MismatchedCallsAreNamedAsTheUserMadeThem) {
 }
 
 // Only rank 0 has a short deadline, and only after all ranks have met, because that takes longer on
-// a busy machine. The missing rank calls after all others have given up and is told why.
+// a busy machine. The missing rank calls after all others have given up, and gets their error.
 TEST_F(Levels, AMissingRankIsNamedOnAllRanks) {
   const auto errors = shoal::test::thread_rank_errors(4, [](const World& world, Store& store) {
     const auto c = device(world, store, "aabb", 1 << 20, false, 100);

@@ -18,8 +18,8 @@ namespace {
 
 enum class Kind : std::uint8_t {
   eager,    // the message itself
-  ready,    // from the receiver of a large message: write it here
-  written,  // from the sender of a large message: it is written
+  ready,    // announces the receiver's buffer for a large message
+  written,  // a large message is in the receiver's buffer
 };
 
 // A message in transit. The receiver compares `bytes`, and for `ready` the sender does.

@@ -136,7 +136,7 @@ TEST_F(Mpirun, MpiNamesUnequalCountsAndMessages) {
 }
 
 // AddressSanitizer detects whether MPI writes to the dropped receive's buffer.
-TEST_F(Mpirun, MpiOutlivesAPartThatWasDroppedWithAReceive) {
+TEST_F(Mpirun, MpiOutlivesASplitGroupThatWasDroppedWithAReceive) {
   const Outcome outcome = mpirun(2, "dropped", "mpi");
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 lives on"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("AddressSanitizer")));

@@ -446,7 +446,8 @@ TEST(MakeCommunicator, ErrorsListTheBackendsAndAlgorithms) {
   EXPECT_THAT(text_with(options), HasSubstr("did you mean tree? There are direct, ring"));
 }
 
-// A single rank's operations are copies, whatever backend was requested, and backend() must say so.
+// A single rank's operations are copies, whatever backend was requested. backend() must report
+// native.
 TEST(MakeCommunicator, ASingleRankTakesEveryBackendNameAndIsNative) {
   const auto store = make_hash_store();
   for (const std::string backend : {"native", "mpi", "nccl"}) {

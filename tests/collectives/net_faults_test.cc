@@ -237,7 +237,7 @@ TEST(NetFaults, AreReportedAfterRankZeroHasLeft) {
   EXPECT_THAT(errors[1], HasSubstr("rank 2 aborted: loss is NaN"));
 }
 
-TEST(NetFaults, AbortEndsWaitsOnAllRanksAndSaysWhy) {
+TEST(NetFaults, AbortEndsWaitsOnAllRanksAndReportsWhy) {
   const LoopbackRanks loopback(3);
   const auto errors = shoal::test::thread_rank_errors(3, [&](const World& world, Store& store) {
     const auto c = loopback.communicator(world, store, with_deadline(30));

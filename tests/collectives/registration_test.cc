@@ -25,7 +25,8 @@ struct Ranks {
   std::unique_ptr<Communicator> communicator;
 };
 
-// What make_communicator builds for two ranks on each of two hosts, and its engine.
+// The communicator that make_communicator builds for two ranks on each of two hosts, and its
+// engine.
 Ranks two_by_two(const World& world, Store& store, const std::string& transport) {
   const auto options = with_deadline(30);
   const auto deadline = Deadline::in_seconds(30);

@@ -72,14 +72,13 @@ TEST_F(GpuFaults, WaitsAndCopiesOfKernelsAreCounted) {
                                View{host.data(), Shape{7}, DType::f32, Device::cpu()}, {});
   EXPECT_EQ(backend_.statistics().blocking_copies, expected.blocking_copies + 1);
   synchronise();
-  // Allocated once: the record in which kernels report errors. Waited for once: when they are
-  // destroyed.
+  // Kernels allocate one record, in which they report errors, and wait when they are destroyed.
   const DeviceStatistics before = backend_.statistics();
   make_cuda_kernels().reset();
   EXPECT_EQ(backend_.statistics().allocations, before.allocations + 1);
   EXPECT_EQ(backend_.statistics().deallocations, before.deallocations + 1);
   EXPECT_EQ(backend_.statistics().synchronizations, before.synchronizations + 2)
-      << "it waits for its stream before the stream is destroyed";
+      << "one wait for its stream, and one before the stream is destroyed";
 }
 
 TEST_F(GpuFaults, AnIdOutsideTheTableIsNamedByALaterCall) {

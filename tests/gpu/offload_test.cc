@@ -204,7 +204,8 @@ TEST_P(GpuOffload, ChangesNoBitAndUsesThePredictedMemory) {
     const auto input = kRows * kLength * kChannels * static_cast<std::int64_t>(size_of(GetParam()));
     expect_formula(kept.peak, kept.formula);
     expect_formula(left.peak, left.formula);
-    // Of six inputs, the current one and the two in transfer remain on the device.
+    // The current input and the two in transfer remain on the device; the other three are
+    // offloaded.
     EXPECT_EQ(kept.peak - left.peak, (kLayers - 3) * input);
     EXPECT_EQ(kept.formula - left.formula, static_cast<double>((kLayers - 3) * input));
     EXPECT_GT(left.offload.tensors, kLayers);

@@ -167,7 +167,7 @@ TEST(StreamOrder, NoThreadWaitsForAnOperationOnCopiedBuffers) {
 
 // Like a pipeline or a tensor-parallel layer: each step's operations depend on earlier ones only
 // through the stream, and all are called before the first is done. Each rank's sends and sums
-// follow its recvs, so none of the communicator's internal streams may depend on them.
+// follow its recvs on the stream. The communicator's internal streams must add no other dependency.
 void check_a_chain(const World& world, Store& store) {
   Rank r(world, store);
   r.warm_up(world.rank);

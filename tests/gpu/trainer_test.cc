@@ -214,7 +214,7 @@ int graphs_of(const Ran& run) {
 
 // Compares two runs' results, whichever steps they waited for.
 void expect_same(const Ran& a, const Ran& b) {
-  // As text, because a norm that is not finite must equal itself.
+  // Compared as text, so that a norm of NaN equals itself.
   EXPECT_EQ(nlohmann::ordered_json(a.recorder->logs).dump(),
             nlohmann::ordered_json(b.recorder->logs).dump());
   EXPECT_EQ(a.result.train_loss, b.result.train_loss);

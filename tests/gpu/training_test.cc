@@ -246,7 +246,7 @@ TEST(GpuTraining, SteadyStepsNeitherWaitNorAllocate) {
 class GpuGolden : public ::testing::TestWithParam<std::pair<const char*, DType>> {};
 
 // Compares with PyTorch's losses and gradients (tools/golden/make_gpt2.py), on device memory.
-TEST_P(GpuGolden, LossAndGradients) {
+TEST_P(GpuGolden, LossAndGradientsMatchPyTorch) {
   SHOAL_NEEDS_GPU();
   const auto [name, dtype] = GetParam();
   const bool bf16 = dtype == DType::bf16;

@@ -327,13 +327,13 @@ void check_all_beside(Kernels& ours, Kernels& reference, bool bits) {
       }
 }
 
-TEST_F(MatmulTest, ABiasGradientBesideAWeightGradient) {
+TEST_F(MatmulTest, SumsABiasGradientBesideAWeightGradient) {
   check_all_beside(*ours_, *reference_, true);
 }
 
 // Sums with cuBLASLt, and with a separate kernel. A thread's CUDA kernels read the variable on
 // first use.
-TEST_F(MatmulTest, ABiasGradientWithinAProductOnAGpu) {
+TEST_F(MatmulTest, SumsABiasGradientWithinAProductOnAGpu) {
   if (!on_cuda()) GTEST_SKIP() << "needs a GPU: the CPU always sums separately";
   for (const bool within : {false, true}) {
     ::setenv("SHOAL_CUDA_BIAS_GRADIENT", within ? "product" : "pass", 1);

@@ -340,7 +340,7 @@ TEST_P(Norm, RmsNormBackwardMatchesTheReference) {
 TEST_P(Norm, SoftmaxMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
     for (const Shape& shape : kShapes) {
-      Host x = Host::random(shape, dtype, 1, -130, -70);  // whose exponentials vanish
+      Host x = Host::random(shape, dtype, 1, -130, -70);  // their exponentials underflow
       if (shape.columns() > 1)
         for (std::int64_t i = 0; i < x.count(); i += 5)
           if (i % shape.columns()) x.set(i, -std::numeric_limits<double>::infinity());

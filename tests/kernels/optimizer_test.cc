@@ -219,7 +219,7 @@ TEST_P(Optimizer, SumsSquaresOfManyTensors) {
         {1e-13, 0});
 }
 
-TEST(OptimizerState, AnUpdateReadsTheDevicesNorm) {
+TEST(OptimizerState, BeginUpdateComputesNormScaleAndSkip) {
   const auto kernels = make_test_kernels();
   struct Case {
     double squares, max_norm, norm;

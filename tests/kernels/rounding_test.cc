@@ -17,7 +17,8 @@ float rounded(float x, std::uint32_t upper) {
   return std::bit_cast<float>(rounded_stochastically(bits_of(x), upper << 16 | 0x1234));
 }
 
-// Of the 65536 draws, the share that rounds up is x's distance from the lower neighbour.
+// The share of the 65536 draws that rounds x away from zero is x's relative position between its
+// two neighbours.
 TEST(StochasticRounding, TheMeanOverAllDrawsIsTheNumber) {
   for (const float x : {1.0f + 0x1p-20f, 1.0f + 0x1.8p-8f, -3.14159265f, 6.1e-5f, 0x1.fffffep100f,
                         1e-40f, -0x1p-149f, 0x1.fffffep-1f}) {

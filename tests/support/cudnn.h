@@ -18,8 +18,8 @@ inline int cudnn_version_of(const std::string& described) {
   return 10000 * major + 100 * minor + patch;
 }
 
-// The compute capability in Kernels::describe(): "... compute capability 9.0 ..." gives 90, and 0
-// if the text names none.
+// The compute capability in Kernels::describe(): "... compute capability 9.0 ..." gives 90. 0 if
+// the text names none.
 inline int capability_of(const std::string& described) {
   int major = 0, minor = 0;
   const auto at = described.find("compute capability ");

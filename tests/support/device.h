@@ -31,8 +31,8 @@ bool sanitizing();
 // which are created on first use.
 std::unique_ptr<kernels::Kernels> make_test_kernels(int threads = 2);
 
-// Memory that the test and the kernels can both read. On the CPU it is plain host memory, with CUDA
-// pinned host memory: the test may read a tensor there after synchronise().
+// Memory that the test and the kernels can both read. On the CPU it is plain host memory. With CUDA
+// it is pinned host memory, and the test may read a tensor there after synchronise().
 std::unique_ptr<MemoryResource> make_test_memory();
 
 // Memory of the kind that training uses: plain host memory on the CPU, or device memory, which a

@@ -31,18 +31,18 @@ std::optional<std::string> shared_data(std::string_view name);
 double norm_of(const ConstView& tensor);
 double global_norm_of(const std::vector<ConstView>& tensors);
 
-// Success when |actual - expected| <= tolerance * max(|expected|, floor), norms over the whole
-// tensor. `floor`, absolute, keeps a tensor that should be nearly zero (an attention key bias's
-// gradient is exactly zero) from being held to the relative size of its rounding: pass a fraction
-// of the global norm. For gradients of the golden GPT-2 files: f32 tolerance 1e-4, fraction 1e-3;
-// bf16 2e-2 and 0.05, the smallest that PyTorch's own bf16 passes. Shapes must agree; dtypes may
-// differ; a NaN or an infinity where the other has none fails. The message has `name`, the norms
-// and the worst element.
+// Succeeds if |actual - expected| <= tolerance * max(|expected|, floor), with norms over the whole
+// tensor. The absolute `floor` is for a tensor that should be nearly zero (an attention key bias's
+// gradient is exactly zero), where a relative limit would test only rounding errors. Pass a
+// fraction of the global norm. For gradients of the golden GPT-2 files use tolerance 1e-4 and
+// fraction 1e-3 in f32, or 2e-2 and 0.05 in bf16, the smallest that PyTorch's own bf16 passes.
+// Shapes must agree, and dtypes may differ. A NaN or an infinity in only one of the tensors fails.
+// The message contains `name`, the norms and the worst element.
 ::testing::AssertionResult close_in_norm(std::string_view name, const ConstView& actual,
                                          const ConstView& expected, double tolerance,
                                          double floor = 0.0);
 
-// Success when |actual - expected| <= tolerance * |expected|, for losses and norms.
+// Succeeds if |actual - expected| <= tolerance * |expected|. For losses and norms.
 ::testing::AssertionResult close_relative(std::string_view name, double actual, double expected,
                                           double tolerance);
 

@@ -336,7 +336,7 @@ TEST(LimitedMemory, MemoryFromElsewhereCounts) {
   EXPECT_EQ(limited.in_use(), 256);  // the pool's smallest block
 }
 
-TEST(MemoryResources, ManyThreads) {
+TEST(MemoryResources, AreThreadSafe) {
   const auto host = make_host_memory();
   CountingMemory held(*host);
   PoolMemory pool(held);

@@ -149,7 +149,7 @@ TEST_F(BiasGradient, IsASeparatePassWhereNothingIsTimed) {
 }
 
 // It takes cuBLASLt's kernel only, plus one that adds the sums to those of earlier microbatches.
-TEST_F(BiasGradient, WithinTheProductTakesNoKernelOfOurs) {
+TEST_F(BiasGradient, WithinTheProductTakesNoSeparateKernel) {
   const Variable who(kWho, "product");
   start();
   sizes(16, 32, 100);
@@ -250,7 +250,7 @@ TEST_F(BiasGradient, CapturedStepUsesASeparatePassUnlessTriedBefore) {
   EXPECT_EQ(kernels_captured(), 0u);
 }
 
-// A product of a size that is timed: processes that have not timed it do what the file says.
+// A product that is large enough to be timed. Processes that have not timed it follow the file.
 TEST_F(BiasGradient, ChoiceIsTimedAgreedUponAndSaved) {
   const shoal::testing::TemporaryDirectory directory;
   start(directory.path());
@@ -292,7 +292,7 @@ TEST_F(BiasGradient, ChoiceIsTimedAgreedUponAndSaved) {
   EXPECT_THAT(said_since(before), HasSubstr("cuBLASLt does not take the algorithm of"));
 }
 
-TEST_F(BiasGradient, IsASeparatePassIfTheSavedSumsAreInaccurate) {
+TEST_F(BiasGradient, IsASeparatePassIfTimedSumsAreInaccurate) {
   if (shoal::testing::has_little_time())
     GTEST_SKIP() << "timing the algorithms again takes too long on the emulated GPU";
   const Variable library(kLibrary, "rough");

@@ -64,7 +64,7 @@ TEST(ContextsDeath, TooManyEndTheProcess) {
       "cudaSetDevice makes a context on device 0: number 2 of this process, which may have 1");
 }
 
-TEST_F(Contexts, AThreadUsesItsDeviceOnlyIfThatHasAContext) {
+TEST_F(Contexts, AGuardRestoresADeviceOnlyIfItHasAContext) {
   in_a_thread([] {
     int device = 0;
     {

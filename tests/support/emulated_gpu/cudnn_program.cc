@@ -360,7 +360,7 @@ std::string CudnnProgram::bind(std::int64_t uid, void* pointer, CudnnPointers& c
 std::string CudnnProgram::missing(const CudnnPointers& call) const {
   for (const auto& [uid, tensor] : tensors_)
     if (!tensor.is_virtual && !call.memory.contains(uid) && !call.values.contains(uid))
-      return fmt::format("nobody passes tensor {}", uid);
+      return fmt::format("the call passes no tensor {}", uid);
   return {};
 }
 

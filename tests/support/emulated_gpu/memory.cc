@@ -278,7 +278,7 @@ std::vector<std::shared_ptr<Pinned>> pinned_among(const std::string& what,
     if (place.kind == Kind::device && place.inside && !reached)
       fail(
           fmt::format("{} on device {}: word {} of its arguments, {}, lies on device {}, to which "
-                      "it has no access: nobody enabled it, or opened that memory here",
+                      "it has no access: enable peer access, or open that memory there",
                       what, device, i, address, place.device));
   }
   return found;
