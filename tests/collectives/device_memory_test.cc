@@ -69,7 +69,7 @@ TEST_P(DeviceMemory, StaysWithTheStreamThatFreedIt) {
     Buffer first = rank.symmetric(kMiB, rank.stream.view());
     const void* const where = first.data();
     rank.cuda.fill(first.data(), 1, kMiB, rank.stream.view());
-    rank.cuda.copy(seen.data(), first.data(), 1, rank.stream.view());  // has yet to run
+    rank.cuda.copy(seen.data(), first.data(), 1, rank.stream.view());  // has not run yet
     first.reset();
     const Buffer second = rank.symmetric(kMiB, other.view());
     EXPECT_NE(second.data(), where) << "the first stream's work may still use the memory";

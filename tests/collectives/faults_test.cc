@@ -344,7 +344,7 @@ TEST(Hosts, ShmAmongSeveralIsRefused) {
 TEST(Flight, DumpsOfAllRanksTogetherNameTheMissingRank) {
   const testing::TemporaryDirectory directory;
   const auto errors = test::thread_rank_errors(3, [&](const World& world, Store& store) {
-    // Long enough to form the group on a busy machine.
+    // This is long enough to form the group on a busy machine.
     CommunicatorOptions options = with_deadline(2);
     options.flight_directory = directory.path();
     const auto communicator = make_communicator(world, store, options);
@@ -505,7 +505,7 @@ TEST(ManyOperations, LeaveMemoryFlatOverTcp) {
     // full run does before it measures.
     EXPECT_LT(resident_bytes() - base, (operations < 100'000 ? 4 : 1) << 20);
   });
-  // Long enough on a busy machine.
+  // This is long enough on a busy machine.
   const double patience = 100 + 4e-4 * static_cast<double>(operations);
   for (const auto& outcome : ranks.wait(patience))
     EXPECT_EQ(outcome.exit_status, 0) << outcome.error;

@@ -31,7 +31,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// "aab": ranks 0 and 1 on host a, rank 2 on host b.
+// Converts "aab" to hosts: ranks 0 and 1 on host a, rank 2 on host b.
 std::vector<std::string> hosts_of(const std::string& letters) {
   std::vector<std::string> hosts;
   for (const char letter : letters) hosts.emplace_back(1, letter);

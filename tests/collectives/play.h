@@ -48,10 +48,11 @@ struct Played {
   int steps = 0;                                 // messages on the longest chain
 };
 
-// Simulates the ranks. Throws std::logic_error, naming the position, for: unordered instructions
-// that access the same elements with a write, elements read before they are written, writes outside
-// a buffer or into the input, messages without a receiver or with another length or type, reused
-// ordinals, and deadlock.
+// Simulates the ranks. Throws std::logic_error with the position of an error:
+// - unordered instructions that access the same elements, at least one of them writing;
+// - elements read before they are written, and writes outside a buffer or into the input;
+// - messages without a receiver, or with another length or type at the receiver;
+// - reused ordinals, and deadlock.
 Played play(std::vector<PlayedRank> ranks, Arithmetic arithmetic, PlayOrder order);
 
 }  // namespace shoal::collectives

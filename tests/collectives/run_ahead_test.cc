@@ -214,7 +214,7 @@ TEST(RunAhead, AMismatchThatAReceiverFindsFailsAllRanks) {
     EXPECT_THAT(error, AllOf(HasSubstr("ranks called different operations"),
                              HasSubstr("rank 1 called broadcast of 3 f32, root 0"),
                              HasSubstr("called broadcast of 2 f32, root 0"), HasSubstr("(#5)")));
-  EXPECT_EQ(calls[0], 8);  // the next call
+  EXPECT_EQ(calls[0], 8);  // the next call fails
   EXPECT_EQ(calls[1], 5);
   EXPECT_LE(calls[2], 5 + static_cast<int>(transport::kLead));
 }

@@ -149,7 +149,7 @@ Work work_of(const std::string& name, Batches& batches) {
 struct Trained {
   std::vector<double> losses;
   std::vector<float> masters;
-  DeviceStatistics before, after;  // of the driver, around the last step
+  DeviceStatistics before, after;  // driver statistics around the last step
   std::int64_t replayed = 0;
 };
 

@@ -105,7 +105,7 @@ struct Trained {
   double formula = 0;
   std::int64_t pinned = 0, pinned_of_others = 0;  // host bytes for activations, and for the rest
   double pinned_formula = 0;
-  DeviceStatistics before, after;  // of the driver, around the last two steps
+  DeviceStatistics before, after;  // driver statistics around the last two steps
   OffloadStatistics offload;
   nn::StepCapture::Statistics captured;
 };
@@ -239,7 +239,7 @@ struct Piped {
   double formula = 0;
   std::int64_t pinned = 0;
   double pinned_formula = 0;
-  DeviceStatistics before, after;  // around the second step
+  DeviceStatistics before, after;  // driver statistics around the second step
 };
 
 // Runs one rank's stages with several microbatches in flight.

@@ -114,7 +114,7 @@ struct Options {
   std::int64_t stop_after = -1, save_after = -1;
   std::int64_t length = 8, layers = 2;
   Kind kind = Kind::alike;
-  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  // bytes of the device
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  // device memory in bytes
   std::int64_t pinned_limit = std::numeric_limits<std::int64_t>::max();
 };
 
@@ -319,7 +319,7 @@ TEST(GpuTrainer, SkippedStepsDoNotAdvanceTheSchedule) {
     arguments.bf16 = false;
     arguments.fp16 = true;
     arguments.grad_scaler_init_scale = 0x1p20;
-    arguments.grad_scaler_growth_interval = 3;  // and overflows again
+    arguments.grad_scaler_growth_interval = 3;  // soon overflows again
     arguments.lr_scheduler_type = kind;
     if (mesh) arguments.lr_scheduler_kwargs = {{"num_decay_steps", 5}};
     arguments.warmup_steps = 4;
@@ -358,7 +358,7 @@ TEST(GpuTrainer, CapturedStepsFitWhereUncapturedOnesDo) {
   auto arguments = arguments_of(output / "plain");
   arguments.overwrite_output_dir = true;
   arguments.max_steps = 9;
-  arguments.per_device_train_batch_size = 6;  // of 40 samples: the seventh has 4
+  arguments.per_device_train_batch_size = 6;  // 40 samples: the seventh batch has 4
   arguments.per_device_eval_batch_size = 6;
   arguments.eval_strategy = Interval::steps;
   arguments.eval_steps = 5;

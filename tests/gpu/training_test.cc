@@ -36,7 +36,7 @@ Gpt2Config tiny(double dropout) {
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<float>> masters;
-  DeviceStatistics before, after;  // of the driver, around the last steps
+  DeviceStatistics before, after;  // driver statistics around the last steps
   StepCapture::Statistics captured;
 };
 
@@ -46,7 +46,7 @@ struct Options {
   double dropout = 0.1;
   int steps = testing::has_little_time() ? 6 : 20;
   bool capture = false;
-  bool branch = false;   // gradients of weights beside backward
+  bool branch = false;   // computes gradients of weights beside backward
   int microbatches = 1;  // repeats the same microbatch
   bool checkpoint = false;
 };

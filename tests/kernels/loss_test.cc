@@ -23,7 +23,7 @@ struct Setting {
   DType dtype = DType::f32;
   bool bias = false, accumulate = false, backward = true;
   float smoothing = 0, loss_scale = 1;
-  float state_scale = 0, inverse_targets = 1;  // of a StepState; 0: there is none
+  float state_scale = 0, inverse_targets = 1;  // for a StepState; 0: without one
   int ignored_every = 0;                       // every n-th row has target -100; 1: all rows
 };
 

@@ -187,7 +187,8 @@ TEST_F(MatmulTest, SupportsWholeTiles) {
             (bits & 2) != 0, (bits & 4) != 0);
 }
 
-// Edges of tiles (6 rows, 16 or 32 columns), of panels and of blocks of k (256), on any machine.
+// Tests edges of tiles (6 rows, 16 or 32 columns), of panels and of blocks of k (256), on any
+// machine.
 TEST_F(MatmulTest, SupportsFewRows) {
   SHOAL_CPU_ONLY("narrow_product exists only on the CPU");
   for (const Case& size : {Case{1, 64, 64},

@@ -298,7 +298,7 @@ TEST_P(Norm, RmsNormMatchesTheReference) {
 
 TEST_P(Norm, RmsNormBackwardMatchesTheReference) {
   for (const DType dtype : kTrainingDTypes)
-    for (const bool flag : {false, true})  // a skip; accumulate
+    for (const bool flag : {false, true})  // skip, or accumulate
       for (const Shape& shape : kShapes) {
         const Host x = Host::random(shape, dtype, 1, -1, 4), dy = Host::random(shape, dtype, 2);
         const Host gamma = Host::random(Shape{shape.columns()}, dtype, 3);

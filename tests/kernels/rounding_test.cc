@@ -229,7 +229,7 @@ TEST_P(RoundedUpdate, MovesByTheExactUpdateOnAverage) {
   const auto kernels = make_test_kernels();
   constexpr std::int64_t kCount = 4096;
   double mean = 0;
-  constexpr double kUnit = 0x1p-7;  // of bf16 in [1, 2)
+  constexpr double kUnit = 0x1p-7;  // the spacing of bf16 in [1, 2)
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     Case now(kCount);
     for (std::int64_t i = 0; i < kCount; ++i) {

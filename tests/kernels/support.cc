@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kGuard = 64;
 
-// Whether tensors begin at an aligned address (OnEachTarget).
+// True if tensors begin at an aligned address (OnEachTarget).
 bool tensors_are_aligned = false;
 
 // A whole unit, because both sides are rounded and may be on different sides of a tie.

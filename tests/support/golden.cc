@@ -86,7 +86,7 @@ double global_norm_of(const std::vector<ConstView>& tensors) {
   std::size_t worst_at = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::isfinite(e[i])) expected_squares += e[i] * e[i];
-    if (a[i] == e[i]) continue;  // equal infinities too
+    if (a[i] == e[i]) continue;  // also true for equal infinities
     const double difference = std::abs(a[i] - e[i]);
     if (!std::isfinite(difference))
       return ::testing::AssertionFailure()

@@ -27,7 +27,7 @@ struct ServedReply {
   std::vector<std::pair<std::string, std::string>> headers = {};  // Content-Length is added
   std::string body = {};
   double delay_seconds = 0;     // before the first byte
-  std::int64_t cut_after = -1;  // bytes sent, headers included, before the connection closes
+  std::int64_t cut_after = -1;  // closes after this many bytes, headers included; -1: never early
 };
 
 // Calls `handler` from several threads, one for each connection. The destructor closes all

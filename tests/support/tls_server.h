@@ -13,7 +13,7 @@ struct CertificateOptions {
   long begins = -3600, ends = 3600;  // seconds from now
 };
 struct Certificate {
-  std::string pem, key;  // key: PEM too
+  std::string pem, key;  // both in PEM
 };
 Certificate make_certificate(const CertificateOptions& options = {});
 

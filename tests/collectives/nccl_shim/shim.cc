@@ -41,8 +41,8 @@ struct Step {
   std::int64_t count;
   DType dtype;
   int op = 0;         // ncclRedOp_t
-  double factor = 1;  // of this rank's elements
-  int peer = -1;      // or the root
+  double factor = 1;  // scales this rank's elements
+  int peer = -1;      // of a message; else the root
   cudaStream_t stream = nullptr;
   bool done = false;
   friend bool is_message(const Step& step) {

@@ -1,4 +1,4 @@
-// log, env, deadlines, parallel_for, names.
+// Tests of logging, environment variables, deadlines, parallel_for and names.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>

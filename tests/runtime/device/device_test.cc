@@ -244,7 +244,7 @@ TEST_F(OnCuda, FreesDuringACaptureWaitForItsEnd) {
       cuda_.copy(seen, blocks[0], 1, other.view());
       cuda_.deallocate(device_, blocks[0], {});
       cuda_.deallocate(device_, blocks[1], captured.view());
-      cuda_.deallocate(device_, blocks[2], other.view());  // in its stream's order, at once
+      cuda_.deallocate(device_, blocks[2], other.view());  // freed at once, in its stream's order
       // Exhausted memory must not force a wait either.
       EXPECT_THROW((void)cuda_.allocate(device_, std::size_t{1} << 46, other.view()), Error);
     }).join();

@@ -48,7 +48,7 @@ class RawClient {
     const std::string answer = receive(8 + handshake::kChallenge);
     return answer.starts_with("SHOALOK2") ? answer.substr(8) : std::string();
   }
-  // The whole handshake; false if the server does not have the token.
+  // Runs the whole handshake. False if the server does not have the token.
   bool greet(const JobToken& token = {}) const {
     const handshake::Client client(token, "store", -1);
     const auto proof = client.answer(challenge(client.hello()));

@@ -35,7 +35,7 @@ struct cublasLtMatrixLayoutOpaque_t {
 struct cublasLtMatmulPreferenceOpaque_t {
   std::uint64_t workspace = 0;
   std::uint32_t schemes = 7;                          // all
-  std::uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+  std::uint32_t alignment[4] = {256, 256, 256, 256};  // for A, B, C, D
 };
 
 namespace {
@@ -47,7 +47,7 @@ constexpr std::int64_t kLeastSplit = 64;  // the smallest k for which splitting 
 struct Algorithm {
   std::uint64_t magic = kMagic;
   std::uint64_t parts = 1;  // k is split into this many; more than one need a workspace
-  std::uint64_t alignment[4] = {1, 1, 1, 1};  // of A, B, C, D, in bytes
+  std::uint64_t alignment[4] = {1, 1, 1, 1};  // for A, B, C, D, in bytes
   std::uint64_t unused[2] = {};
 };
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));

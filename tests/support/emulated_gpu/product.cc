@@ -11,7 +11,7 @@
 namespace shoal::emulated_gpu {
 namespace {
 
-constexpr std::int64_t kRows = 8, kColumns = 8;  // of a tile
+constexpr std::int64_t kRows = 8, kColumns = 8;  // size of a tile
 constexpr std::int64_t kAtOnce = 512;
 // A column of a tile: one AVX2 register. If a vector needs several registers, g++ 12 keeps the sums
 // in memory, and the product takes 50 times as long.

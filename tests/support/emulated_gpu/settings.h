@@ -12,7 +12,7 @@ struct Settings {
   int devices = 1;
   std::vector<int> visible = {0};
   std::size_t memory = std::size_t{4} << 30;  // SHOAL_EMULATED_GPU_MEMORY: bytes of each device
-  int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, as 9.0
+  int major = 9, minor = 0;                   // SHOAL_EMULATED_GPU_CAPABILITY, such as 9.0
   int shared_memory = 227 << 10;              // bytes a block may request at that capability
   // SHOAL_EMULATED_GPU_DRIVER, such as 12.0: the CUDA version of the driver. The runtime is the
   // newest of that major version.
