@@ -1,4 +1,4 @@
-// The tests of attention share this: a problem of given sizes that any kernels can run, and a
+// Shared by the tests of attention: a problem of given sizes that any kernels can run, and a
 // comparison of all of a device's kernels with the reference.
 #pragma once
 

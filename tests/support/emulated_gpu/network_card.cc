@@ -39,7 +39,7 @@ InFile place_in_file(const void* begin) {
   return {arena.file(device), static_cast<const std::byte*>(begin) - arena.begin(device)};
 }
 
-// Writes through the file, so that the host's addresses stay closed.
+// Writes through the memory's file, because the host's addresses must stay closed.
 void store_all(Card& of) {
   for (const Written& one : of.written) {
     const InFile at = place_in_file(one.to);
