@@ -1,4 +1,5 @@
-// What a checkpoint's files say costs time and memory in proportion to the files.
+// Reading a checkpoint takes time and memory proportional to the size of its files,
+// whatever the files claim.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 
@@ -23,7 +24,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::within_budget;
 
-// On f990d27 this walks 2^40 rows.
+// Commit f990d27 walked 2^40 rows for this file.
 TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
   constexpr std::int64_t kRows = std::int64_t{1} << 40;
   const testing::TemporaryDirectory directory;
@@ -82,7 +83,7 @@ TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
               HasSubstr("more than 2^63 bytes"));
 }
 
-// Tables and lists of names are as long as their files allow, not longer.
+// Tables and lists of names never grow beyond what the files contain.
 TEST(CheckpointBudget, WhatInspectionShows) {
   const testing::TemporaryDirectory directory;
   const auto described = [&](const json& header) {

@@ -80,7 +80,8 @@ TEST(CheckpointDirectory, FindsTheNewestCompleteOneByNumber) {
   EXPECT_EQ(list_checkpoints(output.path()).size(), 4U);
 }
 
-// A link whose volume is not mounted is a checkpoint that cannot be seen, not none.
+// A dangling link, for example to a volume that is not mounted, is a checkpoint that cannot be
+// read. It does not count as no checkpoint.
 TEST(CheckpointDirectory, AFileOrADanglingLinkOfThatNameIsDamaged) {
   const TemporaryDirectory output;
   save(output.path(), 1);
@@ -92,7 +93,7 @@ TEST(CheckpointDirectory, AFileOrADanglingLinkOfThatNameIsDamaged) {
   EXPECT_EQ(found->step, 1);
   EXPECT_THAT(reasons, ElementsAre("it is not a directory",
                                    "it is a link to /nonexistent/c2, which is not there"));
-  // They take no room, and what stands there may come back.
+  // Damaged entries occupy no space, and the volume may come back. So they are kept.
   rotate_checkpoints(output.path(), 1, {});
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1", "checkpoint-2", "checkpoint-3"));
   for (const int step : {2, 3}) {
@@ -117,11 +118,11 @@ TEST(CheckpointDirectory, PassesOverDamagedOnesAndSaysWhy) {
                                    HasSubstr("model.bin has 2 bytes instead of 5"),
                                    HasSubstr("model.bin does not match its checksum"),
                                    HasSubstr("part/more.bin is missing")));
-  // Sizes alone do not see changed bytes.
+  // A check of sizes alone does not detect changed bytes.
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-3", false), std::nullopt);
 }
 
-// An error says nothing about the checkpoint: an older one must not take its place.
+// A read error does not show that the checkpoint is damaged, so an older one must not replace it.
 TEST(CheckpointDirectory, AnErrorIsNotDamage) {
   const TemporaryDirectory output;
   for (const int step : {1, 2}) save(output.path(), step);
@@ -142,7 +143,7 @@ TEST(CheckpointDirectory, AnErrorIsNotDamage) {
   }
 }
 
-// Neither an old checkpoint that cannot be removed nor an entry that is no checkpoint ends a run.
+// A run continues if an old checkpoint cannot be removed, or if an entry is not a checkpoint.
 TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
   const TemporaryDirectory output;
   for (const int step : {1, 2}) save(output.path(), step);
@@ -162,7 +163,7 @@ TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
   EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U) << "the disk is well again";
 }
 
-// A file in it is on a broken disk, or the whole directory is.
+// The error is on one file (a bad disk sector) or on the whole directory.
 TEST(CheckpointDirectory, AnUnfinishedOneThatCannotBeRemovedEndsNoRun) {
   for (const int error : {EIO, EACCES, ESTALE})
     for (const std::string broken_part : {"", "/deep", "/deep/file"}) {
@@ -179,7 +180,8 @@ TEST(CheckpointDirectory, AnUnfinishedOneThatCannotBeRemovedEndsNoRun) {
     }
 }
 
-// The checkpoint counts, or the error that kept it from being written does.
+// A failing clean-up neither discards a written checkpoint nor hides the error that prevented
+// writing.
 TEST(CheckpointDirectory, AFailedCleanUpHidesNothing) {
   const TemporaryDirectory output;
   save(output.path(), 1, "old");
@@ -202,14 +204,14 @@ TEST(CheckpointDirectory, AFailedCleanUpHidesNothing) {
               ElementsAre("checkpoint-1", "tmp-checkpoint-1.0.replaced", "tmp-checkpoint-2.0"));
 }
 
-// A writer that is killed at any moment leaves no checkpoint-N without its marker.
+// A writer that is killed at any moment never leaves a checkpoint-N without its marker.
 TEST(CheckpointDirectory, IsMarkedBeforeItHasItsName) {
   const TemporaryDirectory output;
   std::string text;
   {
     CheckpointTransaction transaction(output.path(), 1, 0);
     write_file_atomically(transaction.directory() + "/model.bin", "model");
-    const test::FailingPath broken(output / "checkpoint-1", EIO);  // the rename's turn
+    const test::FailingPath broken(output / "checkpoint-1", EIO);  // the rename fails
     text = error_of([&] { transaction.commit(); });
     EXPECT_EQ(checkpoint_problem(transaction.directory(), true), std::nullopt);
   }
@@ -249,7 +251,7 @@ TEST(CheckpointDirectory, RefusesHostileMarkers) {
   EXPECT_THAT(with("1", "[" + huge + "," + huge + "]"), HasSubstr("has 5 bytes instead of"));
 }
 
-// The directory's name, its marker and its state say one step.
+// The directory's name, its marker and its state must name the same step.
 TEST(CheckpointDirectory, OfTwoStepsIsDamaged) {
   const TemporaryDirectory output;
   const auto saved = [&](std::int64_t step, std::int64_t in_state) {
@@ -282,7 +284,7 @@ TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
 }
 
-// A writer that died between its renames, and one that died before it wrote the marker.
+// One writer died between its renames, the other before it wrote the marker.
 TEST(CheckpointDirectory, WhatADeadWriterWasReplacingComesBack) {
   const TemporaryDirectory output;
   for (const bool renamed : {false, true}) {
@@ -293,7 +295,7 @@ TEST(CheckpointDirectory, WhatADeadWriterWasReplacingComesBack) {
     EXPECT_EQ(checkpoint_problem(output / "checkpoint-1", true), std::nullopt);
     EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-1"));
   }
-  // But not in the place of a whole one, nor one that was not whole itself.
+  // A set-aside checkpoint does not replace a complete one, and an incomplete one is not restored.
   save(output.path(), 1, "newer!");
   save(output / "other", 1, "old");
   fs::rename(output / "other/checkpoint-1", output / "tmp-checkpoint-1.0.replaced");
@@ -303,7 +305,7 @@ TEST(CheckpointDirectory, WhatADeadWriterWasReplacingComesBack) {
   EXPECT_FALSE(fs::exists(output / "checkpoint-2"));
 }
 
-// Several readers read each byte once, and each of them knows of every file's size.
+// Several readers read each byte once between them, and each learns every file's size.
 TEST(CheckpointDirectory, ReadersShareTheBytes) {
   const TemporaryDirectory output;
   CheckpointTransaction transaction(output.path(), 1, 0);
@@ -329,7 +331,7 @@ TEST(CheckpointDirectory, ReadersShareTheBytes) {
     EXPECT_TRUE(checkpoint_problem(path, true, {reader, 3}));
 }
 
-// What a writer has sealed is taken on its word, but for what can be seen.
+// The checksums of sealed files are not read again; only sizes and the like are checked.
 TEST(CheckpointDirectory, SealedFilesAreNotReadAgain) {
   const TemporaryDirectory output;
   const auto commit = [&](const std::string& later) {

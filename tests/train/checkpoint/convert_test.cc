@@ -1,4 +1,4 @@
-// Inspecting checkpoints, whole and broken; parts to whole tensors and back.
+// Inspecting intact and damaged checkpoints; converting parts to whole tensors and back.
 #include "shoal/train/checkpoint/convert.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using testing::TemporaryDirectory;
 
-// Every tensor's numbers begin elsewhere.
+// A tensor whose values start at `first`.
 struct Named {
   std::string name;
   Shape shape;
@@ -73,8 +73,8 @@ void write_setup(const std::string& directory, bool of_a_run) {
   write(directory + "/trainer_state.json", state.to_json().dump());
 }
 
-// As `ranks` ranks would: the first weight by rows, the fused one by three blocks of columns, the
-// rest on rank 0, everything sharded once more in two.
+// Writes what `ranks` ranks would write. The first weight is split by rows and the fused one by
+// three blocks of columns; rank 0 has the rest. Everything is sharded once more in two.
 void write_parts(const std::string& directory, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<HeldData> parts;
@@ -116,7 +116,7 @@ void write_whole(const std::string& directory, bool state, std::int64_t max_byte
   if (state) write_safetensors(directory + "/" + std::string(kOptimizerStateFile), states);
 }
 
-// The numbers of a tensor in either kind of directory, as f32.
+// The values of a tensor as f32, from either kind of directory.
 std::vector<float> numbers_in(const std::string& directory, const Named& named) {
   const auto checkpoint = find_shards(directory).ranks > 0
                               ? ShardedCheckpoint::open(directory)
@@ -153,14 +153,14 @@ TEST(Convert, PartsBecomeWholeTensors) {
   EXPECT_EQ(text_of(to + "/additional_chat_templates/tool.jinja"), "{{ tools }}");
   EXPECT_THAT(done.notes, IsEmpty());
   for (const Named& named : with_state()) EXPECT_EQ(numbers_in(to, named), named.numbers());
-  // What transformers looks for.
+  // These are the files that transformers looks for.
   EXPECT_EQ(SafetensorsFile::open(to + "/model.safetensors")->entries().size(), 3U);
   EXPECT_EQ(SafetensorsFile::open(to + "/optimizer.safetensors")->entries().size(), 3U);
   EXPECT_EQ(text_of(to + "/config.json"), text_of(from + "/config.json"));
   EXPECT_FALSE(fs::exists(to + "/pytorch_model.bin"));
   EXPECT_THAT(inspect(to).problems, IsEmpty());
   EXPECT_TRUE(inspect(to).verified);
-  // Nothing is left beside.
+  // No temporary file is left next to them.
   EXPECT_EQ(std::distance(fs::directory_iterator(directory.path()), {}), 2);
 }
 
@@ -175,7 +175,7 @@ TEST(Convert, WholeTensorsBecomePartsOfAnyNumberOfRanks) {
     EXPECT_EQ(ShardedCheckpoint::open(to).shards(), ranks);
     for (const Named& named : with_state())
       EXPECT_EQ(numbers_in(to, named), named.numbers()) << ranks;
-    // Evenly: no shard holds more than its share of each tensor, rounded up.
+    // The shards are even: none holds more than its share of each tensor, rounded up.
     for (int rank = 0; rank < ranks; ++rank) {
       std::int64_t count = 0;
       for (const ShardEntry& entry :
@@ -184,7 +184,7 @@ TEST(Convert, WholeTensorsBecomePartsOfAnyNumberOfRanks) {
       EXPECT_LE(count, 2 * (28 / ranks + 48 / ranks + 4 / ranks + 3));
     }
   }
-  // And parts of one number become parts of another, and whole again.
+  // Parts can be converted to another number of parts, and to whole tensors again.
   convert(directory / "parts-5", directory / "parts-2", {.shards = 2});
   convert(directory / "parts-2", directory / "again");
   for (const Named& named : with_state())
@@ -260,7 +260,7 @@ TEST(Convert, LargeModelsAreSeveralFiles) {
   EXPECT_TRUE(fs::exists(directory / "whole/model-00001-of-00002.safetensors"));
   for (const Named& named : with_state())
     EXPECT_EQ(numbers_in(directory / "whole", named), named.numbers());
-  // Read as several files, too.
+  // Directories of several files can be read too.
   convert(directory / "whole", directory / "parts-2", {.shards = 2});
   for (const Named& named : with_state())
     EXPECT_EQ(numbers_in(directory / "parts-2", named), named.numbers());
@@ -290,7 +290,7 @@ TEST(Convert, NothingIsOverwrittenOrLeftHalfDone) {
               HasSubstr("neither model.safetensors"));
   EXPECT_THAT(error_text([&] { convert(to, directory / "half", {.dtype = DType::i32}); }),
               HasSubstr("not converted to i32"));
-  // A byte that changed on disk.
+  // Change one byte on disk.
   const auto size = fs::file_size(to + "/model.safetensors");
   std::fstream(to + "/model.safetensors", std::ios::in | std::ios::out)
       .seekp(static_cast<std::streamoff>(size) - 2)

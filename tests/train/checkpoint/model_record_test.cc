@@ -1,4 +1,4 @@
-// Which model a checkpoint is of.
+// The record of the model that a checkpoint belongs to.
 #include "shoal/train/checkpoint/model_record.h"
 
 #include "support/error_text.h"
@@ -39,7 +39,7 @@ class ModelRecord : public ::testing::Test {
   const testing::TemporaryDirectory directory;
 };
 
-// Each alone, of equal tensors.
+// Each difference is tested separately; the tensors are the same in all of them.
 TEST_F(ModelRecord, RefusesWhatTensorsDoNotShow) {
   for (const auto& row :
        {std::pair<nlohmann::json, const char*>{{{"num_attention_heads", 4}},
@@ -104,8 +104,8 @@ std::vector<Model> models() {
 
 class RecordOfTask : public ::testing::TestWithParam<Model> {};
 
-// Whatever the task, what it says of its model is what its checkpoints have, also in fields that
-// one of the two leaves to their defaults.
+// For every task, the record taken from the model equals the one read from its checkpoint, even for
+// fields that only one of the two states.
 TEST_P(RecordOfTask, IsWhatItsCheckpointsHave) {
   const Model& model = GetParam();
   const testing::TemporaryDirectory directory;

@@ -1,5 +1,5 @@
-// Two runs in one output_dir: the second is refused while the first lives, and takes over from one
-// that is dead.
+// Two runs in one output_dir: the second is refused while the first lives, and takes over
+// if the first is dead.
 #include "shoal/train/checkpoint/run_lock.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
 
-// In this program no file system has hard links, as exFAT and many networks' disks have none.
+// This program behaves as if no file system had hard links, like exFAT and many network disks.
 extern "C" int link(const char*, const char*) noexcept {
   errno = EPERM;
   return -1;
@@ -55,7 +55,7 @@ class RunLockTest : public ::testing::Test {
     out.close();
     fs::rename(path() + ".new", path());
   }
-  // What a lock of this process holds.
+  // The record that a lock of this process writes.
   nlohmann::json own_record() const {
     const TemporaryDirectory elsewhere;
     const RunLock lock(elsewhere.path());
@@ -76,7 +76,7 @@ class RunLockTest : public ::testing::Test {
   std::string refusal(const RunLockTimes& times = kShort) const {
     return error_text([&] { const RunLock lock(output_.path(), {}, times); });
   }
-  // Takes the lock; what was said meanwhile.
+  // Takes the lock and returns what was logged meanwhile.
   std::string said_while_taken(const RunLockTimes& times = kShort) const {
     std::string said;
     const RunLock lock(
@@ -187,7 +187,7 @@ TEST_F(RunLockTest, OfAnotherHostThatLivesIsRefused) {
   EXPECT_TRUE(fs::exists(path()));
 }
 
-// A container has the host's name and boot, and processes that this one does not see.
+// A container shares the host's name and boot id, but its processes are not visible here.
 TEST_F(RunLockTest, OfAnotherBootOrAnotherPidNamespaceIsWatched) {
   for (const char* const field : {"boot", "pid_namespace"}) {
     nlohmann::json record = own_record();
@@ -216,7 +216,7 @@ TEST_F(RunLockTest, ThatCannotBeReadIsWatchedToo) {
   writer.join();
 }
 
-// The token names the claim, so another program's could lead anywhere.
+// The token is part of a file name, so a token written by another program could name any path.
 TEST_F(RunLockTest, WithAnyTokenIsTakenOver) {
   for (const std::string& token :
        {std::string("../../x"), std::string("a/b"), std::string(3000, 'a'), std::string("a\nb")}) {
@@ -313,12 +313,12 @@ TEST_F(RunLockTest, CheckSaysWhoTookItAndTheEndLeavesTheirs) {
     fs::rename(path(), path() + ".aside");
     EXPECT_THAT(error_text([&] { lock.check(); }), HasSubstr("its run.lock is gone"));
     fs::create_directory(path());
-    EXPECT_THAT(error_text([&] { lock.check(); }), HasSubstr("run.lock"));  // not read is no yes
+    EXPECT_THAT(error_text([&] { lock.check(); }), HasSubstr("run.lock"));  // unread is not held
     fs::remove(path());
     fs::rename(path() + ".aside", path());
     std::this_thread::sleep_for(std::chrono::duration<double>(3 * kShort.beat));
   }
-  EXPECT_THAT(text(), HasSubstr("theirs"));  // no beat of ours came into it
+  EXPECT_THAT(text(), HasSubstr("theirs"));  // our heartbeat was not written into it
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Saved under one layout, read under every other.
+// Checkpoints saved under one layout are read under every other.
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 
 #include <filesystem>
@@ -22,10 +22,10 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t kRows = 10, kColumns = 18;  // columns are three blocks of six
 
-// Of a [kRows, kColumns] tensor: what each rank holds.
+// The parts of a [kRows, kColumns] tensor that each rank holds.
 using Layout = std::vector<std::vector<TensorShard>>;
 
-// Columns [block·6 + r·w, ...) of each of three blocks, as fused qkv is cut over heads.
+// Columns [block·6 + r·w, ...) of each of three blocks, as a fused qkv weight is split over heads.
 std::shared_ptr<nn::Parameter> qkv_part(int rank, int ranks) {
   const std::int64_t width = 6 / ranks;
   auto part = std::make_shared<nn::Parameter>("w", Shape{kRows, 3 * width}, nn::Initializer{});
@@ -46,7 +46,7 @@ std::shared_ptr<nn::Parameter> all_of_it() {
   return std::make_shared<nn::Parameter>("w", Shape{kRows, kColumns}, nn::Initializer{});
 }
 
-// Each part's elements over `shards` ranks, in unequal ranges.
+// Divides each part's elements over `shards` ranks, in unequal ranges.
 Layout sharded(const std::vector<std::shared_ptr<nn::Parameter>>& parts, int shards, DType dtype) {
   Layout layout;
   for (const auto& part : parts) {
@@ -84,7 +84,7 @@ std::vector<std::pair<std::string, Layout>> layouts(DType dtype) {
   return all;
 }
 
-// Element i of the whole tensor is the number i.
+// Element i of the whole tensor has the value i.
 std::vector<float> numbers_of(const TensorShard& held) {
   std::vector<float> numbers(static_cast<std::size_t>(held.count()), -1);
   for (const TensorRun& run : runs_of(held))
@@ -118,7 +118,7 @@ TEST(TensorShard, RunsAreWhatTheBoxesSay) {
   EXPECT_EQ(runs[0], (TensorRun{3, 0, 3}));
   EXPECT_EQ(runs[1], (TensorRun{9, 3, 3}));
   EXPECT_EQ(runs[3], (TensorRun{21, 9, 3}));
-  // Elements [4, 8) of that part: the end of a run, and the beginning of another.
+  // Elements [4, 8) of that part are the end of one run and the beginning of the next.
   EXPECT_EQ(runs_of(held_of(*qkv_part(1, 2), 4, 8, DType::f32)),
             (std::vector<TensorRun>{{10, 0, 2}, {15, 2, 2}}));
   EXPECT_EQ(runs_of(whole_tensor("scalar", {}, DType::f32)), (std::vector<TensorRun>{{0, 0, 1}}));

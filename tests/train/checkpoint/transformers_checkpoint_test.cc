@@ -1,4 +1,4 @@
-// checkpoint-N of transformers' Trainer among Shoal's.
+// Telling a checkpoint-N of transformers' Trainer from one of Shoal's.
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Options of ranks that were not started alike.
+// Ranks that were started with different options.
 #include "shoal/train/command/agreement.h"
 
 #include <vector>
@@ -21,7 +21,7 @@ struct Started {
   std::string model = "gpt2";
 };
 
-// What each rank says.
+// The error of each rank.
 std::vector<std::string> said(const std::vector<Started>& ranks) {
   return test::thread_rank_errors(
       static_cast<int>(ranks.size()), [&](const World& world, Store& store) {

@@ -1,4 +1,4 @@
-// Where a run's model is, as ranks of several hosts find it.
+// Ranks on several hosts find the directory of a run's model.
 #include "shoal/train/command/choose_model.h"
 
 #include <map>
@@ -26,10 +26,10 @@ struct Hosts {
   std::map<int, int> looked;       // times, by rank
   std::vector<std::string> found;  // by rank
   std::vector<std::string> errors;
-  std::set<ErrorCode> codes;  // of the errors
+  std::set<ErrorCode> codes;  // codes of the errors
   ErrorCode code = ErrorCode::not_found;
 
-  // `path`: of each rank; `fails`: the rank that finds something wrong, of kind `code`.
+  // `path`: by rank. `fails`: the rank that throws an error with code `code`; -1: none.
   void run(const std::vector<std::string>& path, int fails = -1) {
     found.assign(path.size(), "nothing");
     const auto look = [&](World world, Store& store) {

@@ -1,4 +1,4 @@
-// Where models are on this machine, as huggingface_hub has it (tools/golden/make_hub_cache.py).
+// Finding models on this machine as huggingface_hub does (tools/golden/make_hub_cache.py).
 #include "shoal/train/command/local_model.h"
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace shoal::command {
 namespace {
 
-// The variables of this test, and no other that says where models are.
+// Sets the environment variables of the test and clears all others that name model directories.
 class HubCache : public ::testing::Test {
  protected:
   static constexpr const char* kNames[] = {

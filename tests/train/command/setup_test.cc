@@ -10,7 +10,7 @@ namespace shoal::command {
 
 namespace {
 
-// Notes with how many threads its files are opened.
+// Records the number of threads that open its files.
 class Noting final : public TaskData {
  public:
   void name_labels(nlohmann::json& /*config*/) const override {}
@@ -49,8 +49,8 @@ std::vector<int> threads_used(int of_this_rank, std::int64_t asked) {
   return samples->threads;
 }
 
-// On 39c9efe0 the cores of the host were divided by its ranks here, whatever a CPU quota, the
-// ranks' affinities or SHOAL_THREADS left to each.
+// Commit 39c9efe0 divided the host's cores by its ranks, and ignored CPU quotas, the ranks'
+// affinities and SHOAL_THREADS.
 TEST(RunSetup, RowsAreTokenizedWithTheThreadsOfTheRank) {
   EXPECT_EQ(threads_used(7, 0), std::vector<int>({7, 7}));
   EXPECT_EQ(threads_used(7, 3), std::vector<int>({3, 3}));

@@ -1,4 +1,4 @@
-// Signals that stop a run: what they do during it, when it ends, and afterwards.
+// Signals that stop a run: their effect during the run, at its end and afterwards.
 #include "shoal/train/command/stop_signals.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST_F(StopSignalsTest, EachIsNotedAndEndsNothing) {
   }
 }
 
-// Also if it has stopped the run: a notebook goes on.
+// The earlier handlers come back even if a signal stopped the run: a notebook continues.
 TEST_F(StopSignalsTest, AfterwardsEachDoesWhatItDidBefore) {
   std::signal(SIGINT, own_handler);
   std::signal(SIGTERM, SIG_IGN);
@@ -53,8 +53,8 @@ TEST_F(StopSignalsTest, AfterwardsEachDoesWhatItDidBefore) {
   }
 }
 
-// A handler that is still running on another thread must not change the action, because the thread
-// that ends StopSignals has restored it. So the kernel resets it, when it delivers the signal.
+// A handler that still runs on another thread must not change the action after the thread that ends
+// StopSignals restored it. So the kernel resets the action when it delivers the signal.
 TEST_F(StopSignalsTest, TheKernelResetsTheAction) {
   const StopSignals signals;
   EXPECT_TRUE(action_of(SIGINT).sa_flags & SA_RESETHAND);
@@ -85,12 +85,12 @@ TEST_F(StopSignalsDeathTest, ASecondSignalEndsTheProcess) {
         KilledBySignal(number), "");
 }
 
-// As train() does with a signal that came after the last step. The thread has it blocked.
+// train() receives such a signal after its last step. The thread has it blocked.
 TEST_F(StopSignalsDeathTest, ALateSignalEndsTheProcess) {
   for (const int number : StopSignals::kNumbers)
     EXPECT_EXIT(
         {
-          ::alarm(10);  // not for ever, if it hangs
+          ::alarm(10);  // ends the process if it hangs
           const SignalThread takes_signals(StopSignals::kNumbers);
           {
             const StopSignals signals;

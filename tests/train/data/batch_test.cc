@@ -46,7 +46,7 @@ TEST_F(PaddingCollatorTest, PadsToTheLongestAndItsMultiple) {
             (std::vector<std::int32_t>{0, 0, 0, 0, 0, 1, 1, 0}));
 }
 
-// What a language model learns without labels of its own: its tokens, not the padding.
+// Without labels a language model learns its own tokens. Padding is not a target.
 TEST_F(PaddingCollatorTest, PaddingIsNoLabel) {
   const std::vector<Sample> samples = {{.input_ids = {1}}, {.input_ids = {4, 5}}};
   const Batch batch = PaddingCollator(9, 2).collate(samples, *memory_);
@@ -60,7 +60,7 @@ TEST_F(PaddingCollatorTest, LabelsOfWholeSamples) {
   EXPECT_EQ(of_classes.labels.shape(), (Shape{2}));
   EXPECT_EQ(values<std::int32_t>(of_classes.labels), (std::vector<std::int32_t>{3, kIgnoreLabel}));
 
-  // As many labels as positions are labels of the sample all the same.
+  // A sample's own labels are kept even if there are as many of them as tokens.
   const std::vector<Sample> answers = {{.input_ids = {1, 2}, .labels = {0, 1}},
                                        {.input_ids = {1, 2, 3}, .labels = {2, 2}}};
   const Batch of_answers = collator.collate(answers, *memory_);

@@ -1,4 +1,4 @@
-// Files of rows, documents and tokens stay within their budget where they are made to hurt.
+// Hostile files of rows, documents and tokens stay within their budget.
 #include "support/budget.h"
 
 #include <cstring>
@@ -39,7 +39,7 @@ std::string row_of(int fields, char separator, const std::string& with) {
   return row;
 }
 
-// On f990d27 each name of a header was compared with all before it.
+// Commit f990d27 compared each column name with all earlier ones.
 TEST(RecordsBudget, SixtyThousandColumns) {
   constexpr int kColumns = 60'000;
   for (const auto& [name, separator] : {std::pair("a.csv", ','), std::pair("a.tsv", '\t')})

@@ -112,7 +112,8 @@ TEST_P(CausalLmText, HasThemInPackedDocuments) {
   }
 }
 
-// Text with and without them is prepared once each; where there are none it is the same text.
+// Text with and without special tokens has two cache entries. If the tokenizer adds
+// none, both share one.
 TEST_P(CausalLmText, IsNotMixedUpInTheCache) {
   PrepareOptions with = options("a.txt");
   const std::string key = prepare_data(*tokenizer_, with).key;

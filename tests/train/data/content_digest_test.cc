@@ -28,10 +28,11 @@ std::string digest_of(const std::string& text, const ContentDigestOptions& optio
   return content_digest(*make_memory_source(text, "text"), options);
 }
 
-// Files of more than 100 bytes by four blocks of 10.
+// Files larger than 100 bytes are hashed by four blocks of 10.
 constexpr ContentDigestOptions kFew{.whole_bytes = 100, .blocks = 4, .block_bytes = 10};
 
-// `sha256sum` of what is hashed: size, 0 for all of it, the size of blocks, and the bytes.
+// The expected values are from `sha256sum` of size, 0 (all bytes are hashed) or the block
+// size, and the bytes.
 TEST(ContentDigest, IsSha256OfSizeAndBytes) {
   EXPECT_EQ(digest_of("the shoal swims"), "sha256:a37776973ecb150f71d7dbd580814495");
   EXPECT_EQ(digest_of(""), "sha256:385511785667412dbf0f113dc1c95055");
@@ -51,7 +52,7 @@ TEST(ContentDigest, OfASmallFileTellsEveryByte) {
   }
 }
 
-// Of 1003 bytes: 0 to 9, 331 to 340, 662 to 671, 993 to 1002.
+// Of 1003 bytes, the blocks 0 to 9, 331 to 340, 662 to 671 and 993 to 1002 are hashed.
 TEST(ContentDigest, OfALargeFileTellsItsSizeHeadTailAndBlocksBetween) {
   const std::string text = text_of(1003);
   const std::string was = digest_of(text, kFew);
@@ -66,7 +67,7 @@ TEST(ContentDigest, OfALargeFileTellsItsSizeHeadTailAndBlocksBetween) {
   EXPECT_THAT(digest_of(text_of(101), kFew), EndsWith(" of 4 blocks"));
 }
 
-// Notes what is read of it.
+// Records which ranges are read.
 class Noted final : public ByteSource {
  public:
   explicit Noted(std::int64_t size) : size_(size) {}

@@ -11,7 +11,8 @@
 namespace shoal {
 namespace {
 
-// Sample i is {i, i + 1}. Some take long, so that batches finish out of order; one may throw.
+// Sample i is {i, i + 1}. Some samples are slow, so that batches finish out of order; one may
+// throw.
 class Counting final : public Dataset {
  public:
   explicit Counting(std::int64_t size, std::int64_t bad = -1) : size_(size), bad_(bad) {}
@@ -72,7 +73,7 @@ TEST_F(LoaderTest, WorkersChangeNothing) {
     const auto alone = make({.ranks = 3, .rank = 1, .drop_last_batch = drop});
     const auto expected = rest(*alone);
     EXPECT_EQ(static_cast<std::int64_t>(expected.size()), alone->batches());
-    EXPECT_EQ(alone->batches(), drop ? 4 : 5);  // 17 samples of this rank
+    EXPECT_EQ(alone->batches(), drop ? 4 : 5);  // this rank has 17 samples
     EXPECT_EQ(expected[2].ordinals, (SampleOrdinals{25, 3}));
     for (const int workers : {1, 2, 5, 16}) {
       const auto loader =
@@ -159,7 +160,7 @@ TEST_F(LoaderTest, TheQueueIsBoundedAndStopsCleanly) {
     const auto loader = make({.size = 100000, .batch = 1, .workers = 2, .shuffle = false});
     loader->next();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_LE(dataset_->calls, 1 + 4 + 2);  // 2 workers * prefetch_factor 2, and those in flight
+    EXPECT_LE(dataset_->calls, 1 + 4 + 2);  // 2 workers * prefetch_factor 2, and those in progress
   }  // destroyed with workers waiting
   const auto loader = make({.size = 1000, .batch = 3, .workers = 4});
   for (int i = 0; i < 20; ++i) {  // seeks while workers are busy
@@ -178,13 +179,13 @@ TEST_F(LoaderTest, MeasuresStalls) {
   EXPECT_GT(alone.stall_seconds, 0.004);  // five samples sleep 1 ms each
   EXPECT_EQ(alone.work_seconds, alone.stall_seconds);
   EXPECT_LT(alone.samples_per_second(0), 30 / 0.004);
-  const LoaderStatistics four{.samples = 100, .work_seconds = 20};  // of four workers at a time
+  const LoaderStatistics four{.samples = 100, .work_seconds = 20};  // four workers work at a time
   EXPECT_EQ(four.samples_per_second(4), 20);
   EXPECT_EQ(four.samples_per_second(0), 5);
   const auto ahead = make({.size = 30, .batch = 10, .workers = 3, .shuffle = false});
   while (ahead->statistics().batches < 3) std::this_thread::yield();
   rest(*ahead);
-  EXPECT_EQ(ahead->statistics().stalls, 0);  // all was there before it was asked for
+  EXPECT_EQ(ahead->statistics().stalls, 0);  // every batch was ready before it was requested
   EXPECT_EQ(ahead->statistics().stall_seconds, 0);
   EXPECT_GT(ahead->statistics().work_seconds, 0.004);
 }
@@ -232,7 +233,7 @@ TEST_F(LoaderTest, StopsWhileEveryWorkerBlocks) {
                         {.batch_size = 1, .num_workers = 8});
     while (slow->inside < 8) std::this_thread::yield();
   }
-  EXPECT_LE(slow->inside, 16);  // each ends what it is at, and perhaps begins one that was its turn
+  EXPECT_LE(slow->inside, 16);  // each worker finishes its sample and may have begun one more
 }
 
 TEST_F(LoaderTest, RefusesWhatCannotBe) {

@@ -23,7 +23,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const std::string& name) {
   return load_tokenizer(testing::golden_path("tokenizer/" + name + ".json"));
 }
 
-// [CLS] words [SEP], of 20 to 59 tokens, from ids that are not special.
+// [CLS] words [SEP], 20 to 59 tokens, from ids that are not special.
 class Words final : public Dataset {
  public:
   Words(const Tokenizer& tokenizer, std::int64_t size, std::int64_t ids = 500)
@@ -55,7 +55,7 @@ class MaskingTest : public ::testing::Test {
     int workers = 0;
     MaskingOptions options = {};
   };
-  // Every sample of an epoch by its ordinal, without padding.
+  // Every sample of an epoch without padding, keyed by its ordinal.
   std::map<std::int64_t, Masked> masked(const Way& way) {
     std::map<std::int64_t, Masked> result;
     for (std::int64_t rank = 0; rank < way.ranks; ++rank) {
@@ -104,7 +104,7 @@ TEST_F(MaskingTest, DependsOnNeitherRanksNorWorkersNorBatches) {
   EXPECT_NE(masked({.options = {.seed = 43}}), expected);
 }
 
-// Unshuffled, so that both epochs have the same samples in the same places.
+// The order is not shuffled, so that both epochs have the same samples at the same positions.
 TEST_F(MaskingTest, HidesOtherTokensInEveryEpochAndPlace) {
   const MaskingCollator collator(*tokenizer_, {});
   const std::vector<Sample> same(2, words_->get(3));
@@ -163,7 +163,7 @@ TEST_P(WholeWords, AreHiddenWholeOrNot) {
   };
   double words = 0, hidden = 0, longer = 0;
   for (const auto& [ordinal, sample] : masked({.options = {.whole_words = true}})) {
-    // What stood there: the label, or what was left alone.
+    // The original token: the label, or the id if the position was not masked.
     const auto original = [&](std::size_t t) {
       return sample.labels[t] == kIgnoreLabel ? sample.ids[t] : sample.labels[t];
     };
@@ -187,7 +187,7 @@ TEST_P(WholeWords, AreHiddenWholeOrNot) {
 INSTANTIATE_TEST_SUITE_P(Masking, WholeWords,
                          ::testing::Values("word_piece", "roberta", "sentence_piece/albert"));
 
-// GPT-2's vocabulary has "####", and a WordPiece one may have the letter Ġ.
+// GPT-2's vocabulary contains "####", and a WordPiece vocabulary may contain the letter Ġ.
 TEST_F(MaskingTest, FindsWordsByTheMarkThatMostTokensHave) {
   const testing::TemporaryDirectory folder;
   std::filesystem::create_directories(folder / "wordpiece");

@@ -30,7 +30,7 @@ std::int64_t bins_in(const Numbers& bin_of) {
   return bin_of.empty() ? 0 : *std::max_element(bin_of.begin(), bin_of.end()) + 1;
 }
 
-// Every item in one bin, none overfull, none empty, numbered as they come.
+// Each item has one bin. No bin is overfull or empty, and bins are numbered in order of appearance.
 void expect_packed(const Numbers& lengths, std::int64_t capacity, const Numbers& bin_of) {
   ASSERT_EQ(bin_of.size(), lengths.size());
   Numbers filled(static_cast<std::size_t>(bins_in(bin_of)));
@@ -51,7 +51,7 @@ void expect_packed(const Numbers& lengths, std::int64_t capacity, const Numbers&
   }
 }
 
-// The fewest bins of all, by trying everything.
+// The fewest bins possible, by exhaustive search.
 std::int64_t fewest_bins(const Numbers& lengths, std::int64_t capacity) {
   std::int64_t best = std::ssize(lengths);
   Numbers room;
@@ -75,7 +75,7 @@ std::int64_t fewest_bins(const Numbers& lengths, std::int64_t capacity) {
   return lengths.empty() ? 0 : best;
 }
 
-// The same by its words: a list of bins, looked through for each item.
+// Best fit decreasing in its simplest form: a list of bins, searched for each item.
 std::int64_t plain_bins(Numbers lengths, std::int64_t capacity) {
   std::sort(lengths.rbegin(), lengths.rend());
   Numbers room;
@@ -98,7 +98,7 @@ TEST(BestFitDecreasing, EdgeCases) {
   EXPECT_THAT(best_fit_decreasing(Numbers{1}, 1), ElementsAre(0));
   EXPECT_THAT(best_fit_decreasing(Numbers{4}, 4), ElementsAre(0));
   EXPECT_THAT(best_fit_decreasing(Numbers{4, 0, 4}, 4), ElementsAre(0, -1, 1));
-  // 4 goes to 6, where it leaves no room, and not to 5; 3 to 7 for the same.
+  // Best fit: 4 joins 6, which it fills, rather than 5. 3 joins 7 for the same reason.
   EXPECT_THAT(best_fit_decreasing(Numbers{3, 4, 5, 6, 7}, 10), ElementsAre(0, 1, 2, 1, 0));
   EXPECT_THROW(best_fit_decreasing(Numbers{3, 5}, 4), Error);
   EXPECT_THROW(best_fit_decreasing(Numbers{-1}, 4), Error);
@@ -121,7 +121,7 @@ TEST(BestFitDecreasing, IsNearTheFewestBins) {
   }
 }
 
-// Room beyond 64: more than a word of the index.
+// Capacities beyond 64 need more than one word of the index.
 TEST(BestFitDecreasing, GivesWhatALookAtEveryBinGives) {
   std::mt19937 random(11);
   for (const std::int64_t capacity : {63, 64, 65, 127, 128, 1000, 5000}) {
@@ -136,7 +136,7 @@ TEST(BestFitDecreasing, GivesWhatALookAtEveryBinGives) {
 
 class Packing : public ::testing::Test {
  protected:
-  // Documents of so many tokens; ids count from 1.
+  // Documents with these numbers of tokens; ids count from 1.
   std::shared_ptr<const TokenFile> file(const std::vector<std::int64_t>& documents) {
     const std::string path = folder_ / std::to_string(files_++);
     TokenFileWriter writer(path, 2, std::string(64, 'a'));
@@ -160,7 +160,7 @@ class Packing : public ::testing::Test {
 };
 
 TEST_F(Packing, WholeDocumentsBestFitDecreasing) {
-  // 1..3, 4..8, -, 9, 10..14, 15..21 (its last is cut off), 22..23
+  // 1..3, 4..8, -, 9, 10..14, 15..21 (its last token is cut off), 22..23
   const PackedDataset dataset = packed({3, 5, 0, 1, 5, 7, 2}, PackingStrategy::bfd, 6);
   ASSERT_EQ(dataset.size(), 4);
   const Sample both = dataset.get(0);
@@ -190,7 +190,8 @@ TEST_F(Packing, WholeDocumentsBestFitDecreasing) {
 }
 
 TEST_F(Packing, LongDocumentsAreSplit) {
-  // 1..13 is 1..6, 7..12 and 13 alone; 14..20 is 14..19 and 20 alone; 21..28 is 21..26 and 27, 28.
+  // 1..13 becomes 1..6, 7..12 and 13; 14..20 becomes 14..19 and 20; 21..28 becomes 21..26 and
+  // 27..28.
   const PackedDataset dataset = packed({13, 7, 8}, PackingStrategy::bfd_split, 6);
   ASSERT_EQ(dataset.size(), 5);
   EXPECT_THAT(dataset.get(1).input_ids, ElementsAre(7, 8, 9, 10, 11, 12));
@@ -212,7 +213,7 @@ TEST_F(Packing, WrappedBlocksAreThoseOfGroupTexts) {
     for (std::int64_t i = 0; i < plain.size(); ++i) {
       const Sample sample = dataset.get(i);
       EXPECT_EQ(sample.input_ids, plain.get(i).input_ids);
-      // A sequence begins with the block, and where a document does.
+      // A sequence begins at the start of the block and at each document.
       std::vector<std::int32_t> begins = {0};
       std::int64_t at = 0;
       for (const std::int64_t length : documents) {
@@ -238,7 +239,8 @@ TEST_F(Packing, WrappedBlocksAreThoseOfGroupTexts) {
   }
 }
 
-// Blocks as sets: TRL has them, and a block's documents, in the order in which it filled them.
+// Blocks are compared as sets. TRL lists blocks, and the documents of a block, in the order in
+// which it filled them.
 using Part = std::pair<std::int64_t, std::int64_t>;  // first token of all, tokens
 using Blocks = std::vector<std::vector<Part>>;
 Blocks sorted(Blocks blocks) {
@@ -264,8 +266,8 @@ Blocks blocks_of(const PackedDataset& dataset) {
   return sorted(std::move(blocks));
 }
 
-// tools/golden/make_packing.py. A part of one token, which TRL keeps and which has nothing to
-// predict, is the last to be placed: leaving it out moves no other.
+// See tools/golden/make_packing.py. TRL keeps parts of one token, which have nothing to predict.
+// They are placed last, so leaving them out moves no other part.
 TEST_F(Packing, SharesBlocksAsTrlDoes) {
   const nlohmann::json cases = read_json_file(testing::golden_path("packing.json"));
   ASSERT_EQ(cases.size(), 12);
@@ -284,7 +286,7 @@ TEST_F(Packing, SharesBlocksAsTrlDoes) {
     };
     EXPECT_EQ(ours(PackingStrategy::bfd), theirs("bfd", false));
     EXPECT_EQ(ours(PackingStrategy::bfd_split), theirs("bfd_split", false));
-    // With single tokens.
+    // The lengths include single tokens.
     Numbers lengths;
     std::vector<Part> all;
     std::int64_t begin = 0;
@@ -298,7 +300,7 @@ TEST_F(Packing, SharesBlocksAsTrlDoes) {
     for (std::size_t i = 0; i < all.size(); ++i)
       if (block_of[i] >= 0) blocks[static_cast<std::size_t>(block_of[i])].push_back(all[i]);
     EXPECT_EQ(sorted(std::move(blocks)), theirs("bfd", true));
-    // TRL's wrapped blocks are one text each; its last may be a short one.
+    // Each of TRL's wrapped blocks is one text. The last block may be short.
     Blocks whole = theirs("wrapped", true), joined;
     if (whole.back()[0].second < block) whole.pop_back();
     for (const std::vector<Part>& parts : blocks_of(
@@ -311,7 +313,7 @@ TEST_F(Packing, SharesBlocksAsTrlDoes) {
   }
 }
 
-// The rows that transformers was given (tools/golden/make_packed.py).
+// The rows that transformers received (tools/golden/make_packed.py).
 TEST_F(Packing, MakesTheRowsOfTheGoldenModels) {
   const auto golden =
       SafetensorsFile::open(testing::golden_path("packed/llama_tied/case.safetensors"));
@@ -320,7 +322,7 @@ TEST_F(Packing, MakesTheRowsOfTheGoldenModels) {
     return std::vector<std::int32_t>(first, first + tensor.count());
   };
   const std::vector<std::int32_t> ids = values(golden->tensor("input_ids"));
-  // Its documents in the order of their file: row, place in it, tokens.
+  // The documents in the order of their file: row, position in the row, tokens.
   const std::string path = folder_ / "golden";
   TokenFileWriter writer(path, 2, std::string(64, 'a'));
   for (const auto& [row, begin, length] : std::initializer_list<std::array<std::ptrdiff_t, 3>>{
@@ -361,7 +363,8 @@ TEST_F(Packing, RefusesWhatFillsNoBlock) {
   EXPECT_THROW(PackedDataset(file({3}), {.block_size = 4, .vocab_size = 8, .pad_id = 8}), Error);
 }
 
-// A block that is exactly filled has no padding, and one of one sequence no more than one.
+// A block that is exactly full has no padding. A block of one sequence has at most one padding
+// token.
 TEST_F(Packing, ExactBlocks) {
   for (const PackingStrategy strategy :
        {PackingStrategy::bfd, PackingStrategy::bfd_split, PackingStrategy::wrapped}) {

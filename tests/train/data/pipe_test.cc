@@ -1,4 +1,4 @@
-// A stream that comes through named pipes.
+// A stream that is read from named pipes.
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -30,7 +30,7 @@ using testing::PipeWriter;
 using testing::TemporaryDirectory;
 using Ids = std::vector<std::int32_t>;
 
-// A number a line.
+// Each line is a number.
 class NumberLines final : public Dataset {
  public:
   explicit NumberLines(const std::string& text) {
@@ -116,7 +116,7 @@ TEST_F(PipeTest, RanksShareTheOrder) {
   }
 }
 
-// A new process begins with PREFIX_0, wherever the run stands.
+// A new process starts at PREFIX_0, wherever the run continues.
 TEST_F(PipeTest, AResumedRunReadsOnToItsPlace) {
   constexpr int kBatches = 110;
   for (const std::int64_t buffer : {0, 1, 40, 10000}) {
@@ -188,7 +188,7 @@ TEST_F(PipeTest, PiecesEndWithARecordAndBeginWithTheHeader) {
     last_name_ = name;
     return std::make_shared<NumberLines>("");
   });
-  // Two objects, one after the other: the second one's header comes in the middle.
+  // Two objects are written one after the other, so a second header arrives in the middle.
   const PipeWriter writer(
       directory_ / "rows",
       "text,label\n\"one\ntwo\nthree\nfour\",1\nfive,0\ntext,label\nsix,1\nseven,0");
@@ -202,7 +202,7 @@ TEST_F(PipeTest, PiecesEndWithARecordAndBeginWithTheHeader) {
 
 TEST_F(PipeTest, EndsWhileItWaits) {
   for (const bool there : {false, true}) {
-    if (there) ::mkfifo((directory_ / "train_0").c_str(), 0600);  // and nobody writes
+    if (there) ::mkfifo((directory_ / "train_0").c_str(), 0600);  // a pipe without a writer
     SampleStream stream(shards(), {.buffer = 0});
     stream.read_ahead();
     std::thread reader([&] { EXPECT_FALSE(stream.claim(1)); });

@@ -74,7 +74,7 @@ TEST_F(PrepareTest, DocumentsAreLinesParagraphsOrFiles) {
             Texts({"one\n\ntwo\n  \n\nthree\nmore<|endoftext|>"}));
 }
 
-// What was prepared is found again only by who asks for the same tokens.
+// Prepared data is found again only for the same tokens.
 TEST_F(PrepareTest, EachOptionThatChangesTokensChangesTheKey) {
   tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/word_piece.json"));
   const PrepareOptions plain = with("a.txt", "God said\n\nthe earth\nthe deep\n");
@@ -116,7 +116,7 @@ TEST_F(PrepareTest, TheSecondTimeNothingIsDone) {
   auto options = with("a.txt", "one\ntwo\nthree\n");
   options.validation_fraction = 0.3;
   int calls = 0;
-  // A total of 0 says that what was prepared earlier is being read.
+  // A total of 0 reports that earlier prepared data is being read.
   options.progress = [&](std::int64_t, std::int64_t total) { calls += total > 0; };
   const PreparedData first = prepare_data(*tokenizer_, options);
   EXPECT_FALSE(first.reused);
@@ -136,7 +136,7 @@ TEST_F(PrepareTest, TheSecondTimeNothingIsDone) {
   options.overwrite_cache = false;
   write_file_atomically(first.train.path, "damaged");
   EXPECT_FALSE(prepare_data(*tokenizer_, options).reused);
-  // One bit of one id, which only the checksum of the contents knows.
+  // Flip one bit of one id. Only the checksum of the contents detects it.
   std::string bytes = read_text_file(first.validation.path);
   bytes[64] = static_cast<char>(bytes[64] ^ 1);
   write_file_atomically(first.validation.path, bytes);
@@ -201,7 +201,7 @@ TEST_F(PrepareTest, ThreadsChangeNothing) {
   EXPECT_TRUE(read_text_file(prepare_data(*tokenizer_, options).train.path) == one);
 }
 
-// Each document could once take 8 ms for a pattern that backtracks, 16 s for these.
+// Each document could once spend 8 ms on a backtracking pattern: 16 s for these.
 TEST_F(PrepareTest, ManyShortDocumentsStayWithinTheBudgetOfTheFile) {
   nlohmann::json file =
       nlohmann::json::parse(read_text_file(testing::golden_path("tokenizer/plain.json")));

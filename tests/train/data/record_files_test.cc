@@ -51,7 +51,8 @@ class RecordFiles : public ::testing::Test {
   testing::TemporaryDirectory folder_;
 };
 
-// Other ranks wait for one that reads no longer than until the deadline after its last sign.
+// A rank that reads must report progress, because the others wait only until a deadline
+// after its last report.
 TEST_F(RecordFiles, TellThatTheyAreRead) {
   std::string lines = "a,b\n", objects;
   for (int i = 0; i < 50'000; ++i) {
@@ -126,7 +127,7 @@ TEST_F(RecordFiles, OfRandomCsvHaveTheRowsOfPythonsCsv) {
   }
 }
 
-// The line of each row, whatever ends lines and whatever quotations hold.
+// The line number of each row is right for all line endings and quoted newlines.
 TEST_F(RecordFiles, OfCsvCountLines) {
   for (const std::string end : {"\n", "\r", "\r\n"}) {
     std::string text;
@@ -176,7 +177,7 @@ TEST_F(RecordFiles, OfJsonHaveTheRecordsOfDatasets) {
 TEST_F(RecordFiles, OfJsonHaveTheFieldsOfAllRecords) {
   for (const json& one : golden("fields")) {
     for (const BadRecords bad : {BadRecords::stop, BadRecords::skip}) {
-      // A row behind a bad one is read another way.
+      // A row after a bad one takes another code path.
       const std::string in_front = bad == BadRecords::skip ? "x\n" : "";
       const RecordFile rows(file("a.jsonl", in_front + one["text"].get<std::string>()),
                             {.bad = bad});
@@ -216,7 +217,7 @@ TEST_F(RecordFiles, OfJsonLinesThatAreAnArraySaySo) {
       EXPECT_THAT(test::error_text([&] { RecordFile rows(file("a.jsonl", text), {.bad = bad}); }),
                   HasSubstr("a.jsonl is one JSON array, where a .jsonl has a record on each line; "
                             "name it .json"));
-  // A bad first line is a bad row.
+  // A bad first line counts as a bad row.
   EXPECT_EQ(RecordFile(file("b.jsonl", "[1]\n{\"a\": 1}\n"), {.bad = BadRecords::skip}).size(), 1);
 }
 
@@ -250,7 +251,7 @@ TEST_F(RecordFiles, OfTextHaveTheLinesOfDatasets) {
   }
 }
 
-// Their bytes are UTF-8 with a NUL in each character.
+// ASCII characters in UTF-16 are valid UTF-8 with a NUL byte for each character.
 TEST_F(RecordFiles, OfUtf16WithoutAMarkSayHowToConvertThem) {
   const auto wide = [](std::u16string_view text, bool little) {
     std::string bytes;
@@ -283,7 +284,7 @@ TEST_F(RecordFiles, OfUtf16WithoutAMarkSayHowToConvertThem) {
       EXPECT_THAT(test::error_text([&] { BpeTrainer({}).add_file(path); }), HasSubstr(remedy));
       EXPECT_THAT(test::error_text([&] { expand_shards({"@" + path}); }), HasSubstr(remedy));
     }
-  // A NUL here and there is text.
+  // Occasional NULs count as text.
   using namespace std::string_literals;
   const RecordFile rows(file("c.csv", "t,label\na\0b\0,1\nlonger,0\n"s));
   EXPECT_EQ(rows.get(0).text("t"), "a\0b\0"s);

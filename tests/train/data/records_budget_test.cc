@@ -1,4 +1,4 @@
-// Files of rows stay within a parser's budget on inputs made to hurt.
+// Hostile files of rows stay within the parser's budget.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 #include "support/temporary_directory.h"
@@ -105,7 +105,7 @@ TEST_F(RecordFilesBudget, OfManyBadRows) {
   expect_within("short lines", ".jsonl", times("x\n", kCount), skip);
   expect_within("numbers", ".json", "[" + times("1,", kCount) + "1]", skip);
   expect_within("numbers among records", ".json", "[{}," + times("1,", kCount) + "1]", skip);
-  // Each looks like a record until it is read.
+  // Each line looks like a record until it is parsed.
   for (const char* line :
        {"{x}\n", "{:}\n", "{\"}\n", "{}}\n", "{\"a\"}\n", "{\"a\":}\n", "{1:2}\n", "{\"a\":1,}\n",
         "{\"a\":tru}\n", "{\xff}\n", "{\"a\":\"\\u\"}\n"})

@@ -109,7 +109,7 @@ TEST_F(Records, OfJsonKeepTheirTypes) {
   EXPECT_EQ(*row.find_value("number"), "1");
   EXPECT_EQ(row.number("number"), 1);
   EXPECT_EQ(row.kind("yes"), Record::Kind::boolean);
-  // A table's fields have no types.
+  // Fields of a table have no types.
   const RecordFile table(file("a.csv", "a,b\n 0.5,+1\n"));
   EXPECT_EQ(table.get(0).kind("a"), std::nullopt);
   EXPECT_EQ(table.get(0).number("a"), 0.5);
@@ -141,7 +141,7 @@ TEST_F(Records, SayWhatIsWrong) {
             std::string::npos);
   EXPECT_EQ(error_of([&] { RecordFile(file("d.csv", "text,label,,,label\nx,1,,,0\n")); }),
             (folder_ / "d.csv") + ": two columns are called 'label'");
-  // UTF-16, and a byte of ISO-8859-1 in each format.
+  // UTF-16, and one byte of ISO-8859-1 in each format.
   EXPECT_EQ(error_of([&] {
               RecordFile(file("u.tsv", std::string("\xff\xfe"
                                                    "a\0b\0",

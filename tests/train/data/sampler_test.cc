@@ -18,7 +18,7 @@ std::vector<std::int64_t> indices_of(const Sampler& sampler) {
   return list;
 }
 
-// PyTorch's DistributedSampler.__iter__, word for word, with the permutation given.
+// PyTorch's DistributedSampler.__iter__, word for word, with a given permutation.
 std::vector<std::int64_t> pytorch(std::vector<std::int64_t> indices, std::int64_t ranks,
                                   std::int64_t rank, bool drop_last) {
   const auto size = static_cast<std::int64_t>(indices.size());
@@ -62,7 +62,8 @@ TEST(DistributedSampler, FollowsPyTorchForEveryNumberOfRanks) {
         }
 }
 
-// The k-th global batch holds the same samples whatever the ranks: decision 10 hangs on it.
+// The k-th global batch holds the same samples for every number of ranks. Decision 10 depends on
+// it.
 TEST(DistributedSampler, GlobalBatchesDoNotDependOnRanks) {
   std::map<std::int64_t, std::set<std::pair<std::int64_t, std::int64_t>>> batches[2];
   for (const std::int64_t ranks : {1, 4})
@@ -91,7 +92,7 @@ TEST(DistributedSampler, EpochsAndSeedsGiveOtherPermutations) {
 }
 
 TEST(DistributedSampler, PermutationsAreUniform) {
-  // All 24 orders of 4, 2400 times: chi-squared with 23 degrees of freedom, 49.7 at p = 0.001.
+  // 2400 draws of the 24 orders of 4: chi-squared with 23 degrees of freedom, 49.7 at p = 0.001.
   std::map<std::vector<std::int64_t>, int> counts;
   for (std::int64_t epoch = 0; epoch < 2400; ++epoch) ++counts[permutation(4, 42, epoch)];
   double chi_squared = 0;
@@ -100,7 +101,7 @@ TEST(DistributedSampler, PermutationsAreUniform) {
   EXPECT_LT(chi_squared, 49.7);
 }
 
-// Written down, so that a checkpoint of today resumes tomorrow on the same samples.
+// These values are fixed, so that a checkpoint of today resumes on the same samples later.
 TEST(DistributedSampler, ThePermutationIsPartOfTheFormat) {
   EXPECT_EQ(permutation(10, 42, 0), (std::vector<std::int64_t>{4, 3, 7, 2, 9, 6, 8, 5, 1, 0}));
   EXPECT_EQ(permutation(10, 42, 1), (std::vector<std::int64_t>{1, 9, 2, 7, 3, 0, 4, 6, 5, 8}));
@@ -136,7 +137,7 @@ TEST(EvaluationSampler, EverySampleOnceAndBackInOrder) {
     }
 }
 
-// transformers' get_length_grouped_indices, word for word, with the permutation given.
+// transformers' get_length_grouped_indices, word for word, with a given permutation.
 std::vector<std::int64_t> transformers_groups(const std::vector<std::int64_t>& indices,
                                               const std::vector<std::int32_t>& lengths,
                                               std::int64_t batch) {
@@ -170,7 +171,7 @@ TEST(DistributedSampler, GroupsByLengthAsTransformersDoes) {
       sampler.set_epoch(2);
       EXPECT_EQ(indices_of(sampler), transformers_groups(permutation(size, 3, 2), *lengths, batch))
           << size << " samples in batches of " << batch;
-      // Every sample once, on however many ranks.
+      // Each sample occurs once, for any number of ranks.
       std::multiset<std::int64_t> seen;
       for (std::int64_t rank = 0; rank < 2; ++rank) {
         DistributedSampler half(

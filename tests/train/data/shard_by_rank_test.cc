@@ -1,4 +1,4 @@
-// Streams of which each rank has shards of its own.
+// Streams in which each rank has its own shards.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Which shards were opened is what these tests look at; samples are numbers of their places.
+// Tests check which shards were opened. A sample's value is its position.
 class SizedShards final : public ShardSet {
  public:
   explicit SizedShards(std::vector<std::int64_t> sizes) : sizes_(std::move(sizes)) {
@@ -95,7 +95,7 @@ TEST(ShardByRank, EveryRankGoesOnFromOneState) {
       std::vector<Places> rest;
       std::vector<std::int64_t> known(kSizes.size(), -1);
       StreamState state;
-      for (std::int64_t rank = 1; rank >= 0; --rank) {  // rank 0's state is the one that is kept
+      for (std::int64_t rank = 1; rank >= 0; --rank) {  // the checkpoint keeps rank 0's state
         SampleStream whole(std::make_shared<SizedShards>(kSizes), of_rank(rank, 2, buffer));
         take(whole, at, &state);
         for (std::size_t i = 0; i < known.size(); ++i)
@@ -108,7 +108,7 @@ TEST(ShardByRank, EveryRankGoesOnFromOneState) {
         const auto shards = std::make_shared<SizedShards>(kSizes);
         SampleStream resumed(shards, of_rank(rank, 2, buffer));
         resumed.seek(state);
-        EXPECT_TRUE(shards->opened.empty());  // its sizes are known
+        EXPECT_TRUE(shards->opened.empty());  // the sizes of its shards are known
         EXPECT_EQ(take(resumed, 30), rest[static_cast<std::size_t>(rank)])
             << "rank " << rank << " at " << at << ", buffer " << buffer;
       }

@@ -59,7 +59,7 @@ class NumberShards final : public ShardSet {
                                      sizes[static_cast<std::size_t>(shard)], bad);
   }
   int worth_opening_ahead() const override { return ahead; }
-  void hold(std::int64_t shard) {  // who opens this one waits
+  void hold(std::int64_t shard) {  // opening this shard waits
     {
       const std::lock_guard lock(mutex_);
       held_ = shard;
@@ -105,7 +105,8 @@ class StreamTest : public ::testing::Test {
     }
     return all;
   }
-  // What all ranks see in `batches` batches each, in the stream's order; each goes on from `from`.
+  // The samples of all ranks in `batches` batches each, in the stream's order,
+  // continued from `from`.
   Ids on_ranks(const Options& o, int batches, const StreamState& from = {}) {
     Ids all(static_cast<std::size_t>(o.ranks * o.batch * batches));
     for (std::int64_t rank = 0; rank < o.ranks; ++rank) {
@@ -132,7 +133,7 @@ class StreamTest : public ::testing::Test {
   }
 
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
-  // 24 samples in uneven shards, of which two are empty.
+  // 24 samples in uneven shards, two of them empty.
   std::shared_ptr<NumberShards> shards_ =
       std::make_shared<NumberShards>(std::vector<std::int64_t>{5, 0, 11, 1, 0, 7});
 };
@@ -168,7 +169,7 @@ TEST(StreamOrder, AnEpochIsEverySampleOnceForEveryBuffer) {
 }
 
 TEST(StreamOrder, ASampleWaitsInTheBufferAndNoneOvertakesItsPlaces) {
-  // With a buffer of b, what enters k-th cannot leave before the (k - b + 1)-th draw.
+  // With a buffer of b, the k-th sample to enter cannot leave before the (k - b + 1)-th draw.
   StreamOrder order(1, 10, 1);
   order.give(500);
   std::int64_t moved = 0;
@@ -212,14 +213,14 @@ TEST_F(StreamTest, ResumesInTheMiddleOfTheBufferOnAnyRanksAndWorkers) {
     for (const int at : {1, 3, 4, 5, 9}) {
       const auto first = make({.buffer = buffer, .batch = 6, .workers = at % 3});
       take(*first, at);
-      // Through JSON, as a checkpoint has it.
+      // The state goes through JSON, as in a checkpoint.
       const auto state = StreamState::from_json(first->stream_state().to_json());
       EXPECT_EQ(state.position, 6 * at);
       const Ids rest(whole.begin() + 6 * at, whole.begin() + 6 * at + 36);
       EXPECT_EQ(on_ranks({.buffer = buffer, .batch = 6, .workers = 2}, 6, state), rest);
       EXPECT_EQ(on_ranks({.buffer = buffer, .batch = 3, .ranks = 2}, 6, state), rest);
       EXPECT_EQ(on_ranks({.buffer = buffer, .batch = 1, .ranks = 4}, 9, state), rest);
-      // And from a run that was resumed itself.
+      // Resume also from a run that was itself resumed.
       const auto second = make({.buffer = buffer, .batch = 6});
       second->seek_stream(state);
       take(*second, 2);
@@ -251,7 +252,7 @@ TEST_F(StreamTest, ResumingOpensNoShardThatIsThrough) {
   const auto second = make({.buffer = 5, .batch = 10});
   second->seek_stream(state);
   take(*second, 1);
-  EXPECT_LE(shards_->opened, 7);  // 5 at most had samples in the buffer
+  EXPECT_LE(shards_->opened, 7);  // at most 5 had samples in the buffer
 }
 
 TEST_F(StreamTest, AnotherStreamsStateIsRefused) {
@@ -323,8 +324,8 @@ TEST_F(StreamTest, WhatFailsIsNamedWithItsSampleOrShard) {
   shards_->unreadable = 3;
   for (const int workers : {0, 1, 4}) {
     const auto loader = make({.buffer = 0, .workers = workers});
-    // 12 of the 16 before part-3. The batch that has the others fails: whether they end the epoch
-    // is part-3's to say.
+    // 12 of the 16 samples before part-3. The batch with the remaining ones fails, because only
+    // part-3 can tell whether they end the epoch.
     take(*loader, 3);
     for (int i = 0; i < 2; ++i) try {
         loader->next();
@@ -334,7 +335,7 @@ TEST_F(StreamTest, WhatFailsIsNamedWithItsSampleOrShard) {
         EXPECT_STREQ(error.what(), "shard part-3: cannot read it; look at the disk");
       }
     EXPECT_EQ(loader->stream_state().position, 12);
-    shards_->unreadable = -1;  // whoever repairs the disk goes on from there
+    shards_->unreadable = -1;  // once the disk is repaired, the run continues from there
     loader->seek_stream(StreamState(loader->stream_state()));
     EXPECT_EQ(take(*loader, 2), (Ids{2007, 2008, 2009, 2010, 3000, 5000, 5001, 5002}));
     shards_->unreadable = 3;
@@ -348,7 +349,7 @@ TEST_F(StreamTest, StopsWhileWorkersWaitForAShard) {
     take(*loader, 1);  // the next batch needs part-2
     std::thread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      shards_->hold(-1);  // what opens it is let go; nobody else waits for it
+      shards_->hold(-1);  // release the opening thread; no other thread waits for the shard
     });
     loader.reset();
     later.join();
@@ -361,10 +362,10 @@ TEST_F(StreamTest, OpensOneShardAheadAndNotMore) {
   take(*loader, 1);
   while (shards_->opened < 2) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(shards_->opened, 2);  // four batches are ready, all of the first shard
+  EXPECT_EQ(shards_->opened, 2);  // four batches are ready, all from the first shard
 }
 
-// Of a set that is far away: several, side by side, while the first one is read; no order changes.
+// A remote set opens several shards in parallel while the first is read. The order does not change.
 TEST_F(StreamTest, OpensAsManyAheadAsTheSetSays) {
   for (const std::int64_t buffer : {0, 7}) {
     shards_ = std::make_shared<NumberShards>(std::vector<std::int64_t>(6, 10));
@@ -377,7 +378,7 @@ TEST_F(StreamTest, OpensAsManyAheadAsTheSetSays) {
   }
   shards_ = std::make_shared<NumberShards>(std::vector<std::int64_t>(50, 10));
   shards_->ahead = 4;
-  shards_->hold(1);  // it takes long, and those behind it do not wait
+  shards_->hold(1);  // opening it is slow; those after it do not wait
   auto loader = make({.buffer = 0, .batch = 1, .workers = 1});
   take(*loader, 1);
   while (shards_->opened < 5) std::this_thread::yield();
@@ -386,7 +387,7 @@ TEST_F(StreamTest, OpensAsManyAheadAsTheSetSays) {
   shards_->hold(-1);
 }
 
-// What comes is known beyond the epoch's end, once or twice.
+// Upcoming shards are known beyond the end of the epoch, once or twice.
 TEST(StreamOrder, SaysWhichShardsComeNext) {
   StreamOrder order(3, 1, 42);
   const auto next = order.upcoming(8);

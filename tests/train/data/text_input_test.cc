@@ -101,8 +101,8 @@ TEST_F(LineTest, EveryLineWithTextIsASample) {
   EXPECT_THROW(LineDataset(prepare("\n\n"), tokenizer_->sequence_template(), 6, 0), Error);
 }
 
-// run_mlm keeps a line if "len(line) > 0 and not line.isspace()"; a byte-level tokenizer has tokens
-// for blanks.
+// run_mlm keeps a line if "len(line) > 0 and not line.isspace()". A byte-level tokenizer
+// has tokens for blanks.
 TEST_F(LineTest, OfWhiteSpaceIsNoSample) {
   tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
   const std::string text = " \xE2\x80\x83\x1C\n\none\n\t \r\n two\n";
@@ -113,7 +113,7 @@ TEST_F(LineTest, OfWhiteSpaceIsNoSample) {
   EXPECT_EQ(samples(false), 4);
 }
 
-// run_mlm without line_by_line: lines with their special tokens, end to end, in blocks.
+// run_mlm without line_by_line joins lines with their special tokens and cuts them into blocks.
 TEST_F(LineTest, BlocksAreLinesEndToEnd) {
   const auto file = prepare("God said\n\nearth and heaven\n");
   Ids all;
@@ -130,7 +130,7 @@ TEST_F(LineTest, BlocksAreLinesEndToEnd) {
 TEST_F(LineTest, SpecialTokensAndLineEndsAreTheCallersChoice) {
   const auto plain = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
   tokenizer_ = plain;
-  const auto file = prepare("one\r\ntwo\n", true);  // this one puts none around a text
+  const auto file = prepare("one\r\ntwo\n", true);  // this tokenizer adds no special tokens
   Ids ids(static_cast<std::size_t>(file->tokens()));
   file->read(0, ids);
   EXPECT_EQ(plain->decode(ids), "onetwo");
@@ -142,7 +142,7 @@ TEST(Labels, AreDiscoveredInOrder) {
   const LabelSet numbers = LabelSet::discover({"10", "9", "-1", "9"});
   EXPECT_EQ(numbers.names(), std::vector<std::string>({"-1", "9", "10"}));
   EXPECT_EQ(numbers.find("10"), 2);
-  EXPECT_EQ(numbers.find("0"), std::nullopt);  // a number is a name here
+  EXPECT_EQ(numbers.find("0"), std::nullopt);  // a label is not read as a class index
   EXPECT_EQ(LabelSet::discover({"10", "9", "x"}).names(),
             std::vector<std::string>({"10", "9", "x"}));
 }

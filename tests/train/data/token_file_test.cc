@@ -145,7 +145,7 @@ TEST(TokenFile, EveryTruncationAndEveryFlippedByteIsNoticed) {
 
 TEST(CausalLmDataset, CutsBlocksAsGroupTextsDoes) {
   const testing::TemporaryDirectory folder;
-  write(folder / "a", 2, {4, 0, 5, 2});  // 11 ids: documents run into each other
+  write(folder / "a", 2, {4, 0, 5, 2});  // 11 ids; documents are concatenated
   const auto file = TokenFile::open(folder / "a");
   const CausalLmDataset dataset(file, 3, 11);
   ASSERT_EQ(dataset.size(), 3);  // the remainder of 2 is dropped

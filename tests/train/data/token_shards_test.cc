@@ -125,7 +125,7 @@ TEST_F(TokenShardsTest, AnyReaderServesShards) {
       });
   const TokenShards all = shards({"mem://box/*", "mem://box/", "mem://box/none.txt"});
   ASSERT_EQ(all.count(), 7);
-  EXPECT_EQ(opened, 0);  // a shard is read when its turn comes
+  EXPECT_EQ(opened, 0);  // a shard is read when it is needed
   EXPECT_THAT(text_of(*all.open(0)), HasSubstr("abcd"));
   EXPECT_EQ(text_of(*all.open(2)), text_of(*all.open(0)));
   EXPECT_EQ(all.name(3), "mem://box/a.txt");
@@ -157,7 +157,7 @@ TEST_F(TokenShardsTest, RanksThatOpenTheSameShardTokenizeItOnce) {
   int files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_ / "cache"))
     ++files;
-  EXPECT_EQ(files, 1);  // no lock, no temporary
+  EXPECT_EQ(files, 1);  // no lock and no temporary file
 }
 
 TEST_F(TokenShardsTest, ATokenThatRotOnTheDiskIsTokenizedAgain) {

@@ -28,12 +28,12 @@ class Samples final : public Dataset {
 TEST(UnigramLoss, IsTheCrossEntropyUnderSmoothedCounts) {
   const Samples train({{0, 0}, {0, 1}});
   const Samples evaluation({{3, 0}, {3, 1, 2, 2}});
-  // Counts plus one: 4, 2, 1, 1 of 8; the first token of a sample is no target.
+  // Counts plus one are 4, 2, 1 and 1 of 8. The first token of a sample is not a target.
   const double expected = -(std::log(4.0 / 8) + std::log(2.0 / 8) + 2 * std::log(1.0 / 8)) / 4;
   EXPECT_NEAR(unigram_loss(train, evaluation, 4), expected, 1e-12);
 }
 
-// Padding and the first tokens of packed documents count on neither side.
+// Padding and the first tokens of packed documents count neither in training nor in evaluation.
 TEST(UnigramLoss, LeavesOutWhatHasNoLabel) {
   class Labelled final : public Dataset {
    public:

@@ -1,4 +1,4 @@
-// Entities and their scores, worked by hand from conlleval's rules; the first case is seqeval's
+// Entities and their scores, computed by hand from conlleval's rules. The first case is seqeval's
 // own.
 #include "shoal/train/metrics/entities.h"
 
@@ -59,7 +59,7 @@ TEST(Entities, CountEachOnceAndBySentence) {
   const Sentences labels = {tags("B-A I-A B-A"), tags("I-A O B-B")};
   const Sentences predictions = {tags("B-A I-A I-A"), tags("B-A O B-C")};
   const EntityScores scores = entity_scores(predictions, labels);
-  // Predicted: A 0-2 (wrong), A 0-0 (right: the first sentence's end ends entities), C.
+  // The predictions are A 0-2 (wrong), A 0-0 (right: an entity ends with its sentence), and C.
   EXPECT_DOUBLE_EQ(scores.overall.precision, 1.0 / 3);
   EXPECT_DOUBLE_EQ(scores.overall.recall, 1.0 / 4);
   EXPECT_DOUBLE_EQ(scores.overall.f1, 2.0 / 7);

@@ -1,4 +1,4 @@
-// What records come to.
+// Figures derived from a run's records.
 #include "shoal/train/report/measures.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ TEST(Throughput, OlderFilesHaveLess) {
 {"loss": 1, "step": 30, "tokens_seen": 4000, "elapsed": 2, "tokens_per_second": 90}
 )"));
   EXPECT_TRUE(paused.with_pauses);
-  // Continued: the clock began anew, so that record has only its own mean.
+  // The clock restarted when the run was continued, so that record has only its own mean.
   EXPECT_THAT(paused.series.y, ElementsAre(DoubleEq(200), DoubleEq(400), DoubleEq(90)));
   EXPECT_TRUE(throughput(parse_run("{\"loss\": 1, \"step\": 1}\n")).series.x.empty());
   RunLog samples = parse_run("{\"loss\": 1, \"step\": 1, \"step_seconds\": 0.5}\n");

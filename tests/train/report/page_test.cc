@@ -1,4 +1,4 @@
-// Pages: their structure, what they say is missing, and that no file can make them large or unsafe.
+// Pages: their structure, what they report as missing, and limits that no file can exceed.
 #include "shoal/train/report/page.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::size_t count(const std::string& text, std::string_view word) {
   return found;
 }
 
-// Every tag is closed in order, every attribute quoted; empty: so it is.
+// "" if all tags are closed in order and all attributes quoted; otherwise the fault.
 std::string malformed(const std::string& html) {
   static const std::set<std::string> alone = {"meta", "br"};
   std::vector<std::string> open;
@@ -49,7 +49,7 @@ std::string malformed(const std::string& html) {
   return open.empty() ? "" : "<" + open.back() + "> is not closed";
 }
 
-// Whatever a page is of.
+// -
 void expect_sound(const std::string& html) {
   EXPECT_EQ(malformed(html), "");
   for (const char* word : {"http:", "https:", "src=", "href=", "url(", "@import", "<script",
@@ -63,7 +63,7 @@ RunLog run_of(const std::string& name, const std::string& metrics) {
   return run;
 }
 
-// A whole run as shoal train leaves it.
+// A complete run as shoal train leaves it.
 RunLog usual(const std::string& name, int ranks, double seconds = 0.5) {
   std::string text;
   for (int step = 1; step <= 40; ++step) {
@@ -102,7 +102,7 @@ TEST(Escape, NothingGetsOutOfItsPlace) {
   EXPECT_EQ(escape("a\xff"
                    "b"),
             "a" + bad + "b");
-  EXPECT_EQ(escape("\xc3"), bad);                      // cut off
+  EXPECT_EQ(escape("\xc3"), bad);                      // truncated
   EXPECT_EQ(escape("\xc0\xaf"), bad + bad);            // overlong
   EXPECT_EQ(escape("\xed\xa0\x80"), bad + bad + bad);  // half of a surrogate pair
   EXPECT_EQ(escape(std::string_view("\0\x1b\n", 3)), bad + bad + "\n");
@@ -174,7 +174,7 @@ TEST(Page, ComparesTwoRuns) {
   EXPECT_THAT(html, HasSubstr("a, training"));
   EXPECT_THAT(html, HasSubstr("b, evaluation"));
   EXPECT_THAT(html, HasSubstr("<code>seed</code></td><td>41</td><td>42"));
-  EXPECT_THAT(html, Not(HasSubstr("<code>max_steps</code>")));  // the same in both
+  EXPECT_THAT(html, Not(HasSubstr("<code>max_steps</code>")));  // both runs have the same value
   // 200 tokens/s on one rank, 160 on two: T(2) / (2 T(1)).
   EXPECT_THAT(html, HasSubstr("<h3>Scaling efficiency</h3>"));
   EXPECT_THAT(html, HasSubstr("<td>2</td><td class=\"n\">160.0</td><td class=\"n\">0.80</td><td "
@@ -268,7 +268,7 @@ TEST(Page, AMillionRecordsMakeNoLargerPage) {
   const std::string html = page({&run, 1}, "shoal 1");
   expect_sound(html);
   EXPECT_LT(html.size(), 300'000U);
-  // A plot of a million points is as large as one of a thousand.
+  // A plot of a million points is no larger than one of a thousand.
   const auto size_of = [](std::size_t points) {
     Plot plot{.title = "Loss"};
     Curve curve{.name = "training", .smooth = true};

@@ -1,4 +1,4 @@
-// Files of runs, whole and damaged.
+// Files of runs, intact and damaged.
 #include "shoal/train/report/run_log.h"
 
 #include <cmath>
@@ -59,7 +59,7 @@ TEST(ParseRun, SortsRecordsByKind) {
   EXPECT_FALSE(run.training.median("nothing"));
 }
 
-// MNLI's two parts, evaluated one after the other; the first while training ended, too.
+// MNLI has two evaluation sets, evaluated one after the other. Training ended during the first.
 TEST(ParseRun, EvaluationsOfTwoSetsAreOneRow) {
   const RunLog run =
       parse_run(R"({"eval_loss": 3, "eval_accuracy": 0.5, "epoch": 1, "step": 10})"
@@ -84,14 +84,14 @@ TEST(ParseRun, EvaluationsOfTwoSetsAreOneRow) {
   EXPECT_THAT(run.evaluations.steps(), ::testing::ElementsAre(10, 20));
 }
 
-// 8 steps that are logged every 5 end at step 8.
+// A run of 8 steps that logs every 5 ends at step 8.
 TEST(ParseRun, ARunEndsWhereTrainingDid) {
   const std::string logged = R"({"loss": 3, "step": 5})",
                     end = R"({"train_runtime": 1, "step": 8})";
   EXPECT_EQ(parse_run(logged + "\n").last_step(), 5);
   EXPECT_EQ(parse_run(logged + "\n" + end + "\n").last_step(), 8);
-  EXPECT_EQ(parse_run(end + "\n").last_step(), 8);  // nothing was logged before
-  // It went on from a checkpoint before its end.
+  EXPECT_EQ(parse_run(end + "\n").last_step(), 8);  // nothing was logged before the end
+  // The run continued from a checkpoint before its end.
   const RunLog again = parse_run(logged + "\n" + end + "\n" + logged + "\n");
   EXPECT_EQ(again.last_step(), 5);
   EXPECT_FALSE(again.finished);
@@ -119,7 +119,7 @@ TEST(ParseRun, WhatIsNoRecordIsCountedAndPassedOver) {
   EXPECT_THAT(run.unreadable, ElementsAre(3, 4, 5, 9));
   EXPECT_EQ(run.records, 4);
   EXPECT_THAT(run.training.steps(),
-              ElementsAre(1, 3, 3));  // without a step: that of the one before
+              ElementsAre(1, 3, 3));  // a record without a step has that of the one before
 }
 
 TEST(ParseRun, NothingIsARunToo) {
@@ -146,7 +146,7 @@ TEST(ParseRun, AContinuedRunIsShownOnce) {
   const auto line = [](int step, double loss) {
     return fmt::format("{{\"loss\": {}, \"step\": {}}}\n", loss, step);
   };
-  // Killed at 40, continued from checkpoint-20.
+  // The run was killed at step 40 and continued from checkpoint-20.
   const RunLog run = parse_run(line(10, 4) + line(20, 3) + "{\"eval_loss\": 5, \"step\": 20}\n" +
                                line(30, 2.5) + "{\"eval_loss\": 4, \"step\": 30}\n" +
                                line(40, 2.4) + line(30, 2.25) + line(40, 2));
@@ -193,7 +193,7 @@ TEST(ReadRun, SettingsMayBeThereOrDamaged) {
     {"training": {"learning_rate": 0.1, "optim": "lamb"}, "data": {"train_file": "a.txt"}}})";
   const RunLog run = read_run(place.path());
   EXPECT_EQ(run.setting("ranks"), 2);
-  EXPECT_EQ(run.setting("host"), 0);  // no number
+  EXPECT_EQ(run.setting("host"), 0);  // not a number
   EXPECT_EQ(run.text_setting("host"), "h");
   EXPECT_EQ(run.option("learning_rate"), "0.1");
   EXPECT_EQ(run.option("train_file"), "a.txt");
@@ -204,7 +204,7 @@ TEST(ReadRun, SettingsMayBeThereOrDamaged) {
   EXPECT_EQ(read_run(place.path()).setting("ranks"), 0);
 }
 
-// A log whose every record has a name of its own would be a table of its square.
+// If every record had its own column name, a dense table would be quadratic in the log's size.
 TEST(RunLog, ALogThatIsMadeToHurtIsReadInLinearTime) {
   std::string names, nulls, deep;
   for (int i = 0; i < 20'000; ++i) {
@@ -216,7 +216,7 @@ TEST(RunLog, ALogThatIsMadeToHurtIsReadInLinearTime) {
               HasSubstr("names of numbers, of which most stand in few"));
   EXPECT_EQ(testing::within_budget(nulls.size(), "nulls", [&] { (void)parse_run(nulls); }), "");
   EXPECT_EQ(testing::within_budget(deep.size(), "deep", [&] { (void)parse_run(deep); }), "");
-  // All of one step, which are one row.
+  // All records of one step form one row.
   std::string one_row, again;
   for (int i = 0; i < 20'000; ++i) {
     one_row += fmt::format("{{\"eval_a{}\":1,\"step\":5}}\n", i);

@@ -61,7 +61,7 @@ TEST(Axis, TicksAreRoundAndKnowTheirUnit) {
   EXPECT_THAT(times.labels, ElementsAre("0", "5", "10", "15", "20"));
   EXPECT_EQ(times.unit, "ms");
   EXPECT_EQ((Axis{.low = 0, .high = 1.02, .unit = Unit::share}.ticks(5).unit), "%");
-  // Between two steps there is none.
+  // Steps have no ticks between them.
   EXPECT_THAT((Axis{.low = 1, .high = 3, .unit = Unit::count}.ticks(8).labels),
               ElementsAre("1", "2", "3"));
   EXPECT_THAT((Axis{.low = 0.5, .high = 2000, .logarithmic = true}.ticks(5).labels),
@@ -70,7 +70,7 @@ TEST(Axis, TicksAreRoundAndKnowTheirUnit) {
               ElementsAre("1", "2", "5", "10", "20", "50"));
 }
 
-// Of any range: at least two, inside, rising, as many labels, no two alike.
+// Any range has at least two ticks, inside it, rising, with as many labels, all different.
 TEST(Axis, EveryRangeHasTicks) {
   for (const double low : {-3e12, -7.1, -1e-7, 0.0, 3e-9, 0.0123, 1.0, 4.56e3, 9.99e9, 1e290})
     for (const double span : {1e-6, 3e-3, 0.7, 1.0, 42.0, 8e5, 1e13})

@@ -1,4 +1,4 @@
-// Curves: averages and fewer points.
+// Smoothing and thinning of curves.
 #include "shoal/train/report/series.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST(Smoothed, GapsStayAndCountForNothing) {
 TEST(Thinned, AMillionPointsKeepTheirOutline) {
   std::vector<double> y(1'000'000);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = std::sin(static_cast<double>(i) * 1e-5);
-  y[123'456] = 50;  // a spike of one record
+  y[123'456] = 50;  // a spike in one record
   y[765'432] = -40;
   const Series thin = thinned(of(y), 600);
   EXPECT_LE(thin.x.size(), 600U);

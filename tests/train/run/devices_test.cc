@@ -1,4 +1,4 @@
-// What ranks tell each other of their devices, and what is refused.
+// Ranks exchange their devices; unusable combinations are refused.
 #include "shoal/train/run/devices.h"
 
 #include <optional>

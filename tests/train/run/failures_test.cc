@@ -1,4 +1,4 @@
-// Which ranks speak when several fail.
+// When several ranks fail, these tests check which of them report.
 #include "shoal/train/run/failures.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void report_error(const std::string&, const std::string& text) {
 
 namespace {
 
-// What is said where ranks fail so; all end with `status`.
+// The reported lines if ranks fail with these errors. All ranks end with `status`.
 std::vector<std::string> said(const std::vector<std::optional<Error>>& failures, int status,
                               bool training_began = false) {
   lines.clear();
@@ -60,7 +60,7 @@ TEST(Failures, ThatOneRemedyHelpsAreSaidByTheLowest) {
   EXPECT_THAT(said({std::nullopt, full(1)}, kFailed), ElementsAre("cannot write shard 1" + text));
 }
 
-// What ends a run after its first step is no option of it, and no reason to change one.
+// An error that ends a run after its first step is not caused by an option.
 TEST(Failures, AfterTrainingBeganAreNoWrongOptions) {
   for (const ErrorCode code :
        {ErrorCode::unavailable, ErrorCode::not_found, ErrorCode::invalid_argument})
@@ -80,7 +80,7 @@ TEST(Failures, OfDifferentCausesAreAllSaid) {
               ElementsAre("rank 2 aborted [rank 0]"));
 }
 
-// The two of tell_failures and exchange_answers, of which rank 0 of two reads rank 1's.
+// Rank 0 of two ranks reads unreadable cards of rank 1, in tell_failures and exchange_answers.
 TEST(Failures, ThatAreUnreadableNameTheirRank) {
   auto cards = test::hostile_cards();
   cards.insert(cards.end(), {R"([1,false,"a"])", R"([3,false,"a","b"])", R"([-1,false,"a","b"])",
@@ -124,7 +124,7 @@ TEST(Answers, ThatAreFailuresAreThrownByAll) {
 
 TEST(Answers, ThatAreUnreadableNameTheirRank) {
   auto cards = test::hostile_cards();
-  std::erase(cards, "");  // this rank has none
+  std::erase(cards, "");  // this rank wrote none
   cards.insert(cards.end(),
                {"0\na", "-1\na\nb", "2\na\nb", "9223372036854775808\na\nb", R"(![11,"a","b"])",
                 R"(![-1,"a","b"])", R"(![2,"a"])", R"(![2,"a",null])", R"(![2147483648,"a","b"])"});
@@ -140,7 +140,7 @@ TEST(Answers, ThatAreUnreadableNameTheirRank) {
   }
 }
 
-// Rank 2 is gone: its words are not waited for, and one survivor speaks at once.
+// Rank 2 is gone. The survivors do not wait for its card, and one of them reports at once.
 TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
   lines.clear();
   const Error died(ErrorCode::peer_lost, "rank 2 died");
@@ -155,7 +155,7 @@ TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
   EXPECT_THAT(lines, ElementsAre("rank 2 died [rank 0]"));
 }
 
-// Rank 1 was stopped while rank 0 aborted the job and ended: its own log has the reason.
+// Rank 1 was stopped while rank 0 aborted the job and ended. Rank 1's own log has the reason.
 TEST(Failures, ARankThatWasAbortedSpeaksIfRank0IsGone) {
   lines.clear();
   const Error aborted(ErrorCode::aborted, "rank 0: all_reduce did not finish within 5.0 s");
@@ -168,7 +168,7 @@ TEST(Failures, ARankThatWasAbortedSpeaksIfRank0IsGone) {
   EXPECT_THAT(lines, ElementsAre("rank 0: all_reduce did not finish within 5.0 s"));
 }
 
-// It spoke before it ended.
+// The lost rank wrote its card before it ended.
 TEST(Failures, OfARankThatIsGoneAreRead) {
   lines.clear();
   const Error cause(ErrorCode::io, "no disk");

@@ -95,7 +95,7 @@ class Ones final : public Dataset {
 
 constexpr const char* kSmall = "vocab_size=16,n_layer=2,n_head=2,n_embd=16,n_positions=8";
 
-// Losses of `steps` further steps.
+// The losses of `steps` further steps.
 std::vector<double> losses(Job& job, const std::string& directory, int steps,
                            const ParallelPlan& plan = {}) {
   Model model(job, causal_lm("gpt2", kSmall), plan);

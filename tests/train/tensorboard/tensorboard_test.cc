@@ -64,7 +64,7 @@ TEST(EventFile, NamesThePathThatItCannotWrite) {
 TEST(TensorBoardCallback, WritesWhatIsLoggedUnderHuggingFacesNames) {
   const testing::TemporaryDirectory folder;
   TensorBoardCallback callback(folder / "runs/a");
-  EXPECT_FALSE(fs::exists(folder / "runs"));  // before there is something to write
+  EXPECT_FALSE(fs::exists(folder / "runs"));  // nothing has been written yet
   callback.on_log({{"loss", 2.5}, {"learning_rate", 5e-5}, {"epoch", 1}, {"step", 10}});
   callback.on_log({{"eval_loss", 2.25}, {"note", "text"}, {"step", 300}});
   std::vector<std::string> seen;

@@ -141,7 +141,7 @@ nlohmann::json transformers(const char* part) {
       .at(part);
 }
 
-// Every TrainingArguments field is an option, or is told or refused by name.
+// Every TrainingArguments field is an option, or is ignored with a note or refused by name.
 TEST(Arguments, EveryNameOfTransformersIsKnown) {
   const Declared declared;
   const nlohmann::json defaults = transformers("defaults");
@@ -155,14 +155,14 @@ TEST(Arguments, EveryNameOfTransformersIsKnown) {
     EXPECT_NO_THROW((void)declared.options.source_of(name)) << name;
 }
 
-// Where one says nothing, both do the same; but for these.
+// An option that is not set has the same default in both, with these exceptions.
 TEST(Arguments, DefaultsAreTransformers) {
   const std::map<std::string, nlohmann::json> other = {
-      {"output_dir", "trainer_output"},  // what transformers makes of null
-      {"optim", "adamw"},                // and every adamw is one
-      {"do_train", true},                // there is no script around it that would ask
+      {"output_dir", "trainer_output"},  // transformers' value for null
+      {"optim", "adamw"},                // any adamw is ours
+      {"do_train", true},                // no script asks for the value
       {"do_eval", true},
-      // What transformers, PyTorch's loader and DDP make of null.
+      // transformers, PyTorch's loader and DDP replace null with these values.
       {"metric_for_best_model", "loss"},
       {"dataloader_prefetch_factor", 2},
       {"ddp_bucket_cap_mb", 25},
@@ -191,7 +191,7 @@ TEST(Arguments, DefaultsAreTransformers) {
   EXPECT_GT(compared, 50);
 }
 
-// Of choices whose values have names: those that are taken, all others are refused with them.
+// Of options with named values: the accepted values. All others are refused with a list of these.
 TEST(Arguments, ChoicesOfTransformersAreTakenOrRefusedWithThoseThatAre) {
   const std::map<std::string, std::set<std::string>> taken = {
       {"optim", {"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "sgd"}},
@@ -310,7 +310,7 @@ TEST(Arguments, TwoPrecisionsAreRefusedOnce) {
   EXPECT_EQ(times(), 1);
 }
 
-// Each key of a layout is an option of its own, too.
+// Each key of a layout is also an option by itself.
 TEST(Arguments, FlatOptionsMakeAPlan) {
   const ResolvedRun flat = parse({{"pipeline_parallel_degree", 2}},
                                  {"--partitions", "2", "--tensor_parallel_degree", "2",
@@ -338,7 +338,7 @@ TEST(Arguments, FlatOptionsMakeAPlan) {
   EXPECT_FALSE(parse(nlohmann::json::object()).training.model_parallel);
 }
 
-// What was given holds, even where it is the default.
+// An option that is given wins, even if it equals the default.
 TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
   const nlohmann::json parameters = {{"sharded_data_parallel_degree", 2},
                                      {"sdp_gradient_clipping", 0.5},
@@ -378,7 +378,7 @@ TEST(Arguments, SayHowTheCommunicatorIsMade) {
   EXPECT_TRUE(how.fixed_order);
 }
 
-// NCCL carries out the calls of a group in turn; stages post what they receive ahead.
+// NCCL runs the calls of a group in turn, but stages post receives ahead of time.
 TEST(Arguments, APipelineIsNotForNccl) {
   const auto backend = [](const std::string& asked, int stages) {
     TrainingArguments arguments;
@@ -409,7 +409,7 @@ TEST(Arguments, ContradictionsShowBothValues) {
   EXPECT_THAT(refusal({{"logging_steps", 2.5}}), HasSubstr("logging_steps is 2.5; give a whole"));
   EXPECT_THAT(refusal({{"save_steps", 1.5}}), HasSubstr("save_steps is 1.5"));
   EXPECT_THAT(refusal({{"eval_strategy", "steps"}, {"eval_steps", 1.5}}), HasSubstr("eval_steps"));
-  // Of no effect, as for transformers; and shares whose quotient is not quite 3.
+  // These have no effect, as in transformers; and two shares whose quotient is not quite 3.
   parse({{"eval_steps", 1.5}});
   parse({{"load_best_model_at_end", true},
          {"eval_strategy", "steps"},

@@ -1,8 +1,8 @@
-// Captured steps of data-parallel ranks and of meshes, on GPUs that the CPU plays and on a real one
-// that the ranks share (gpu_train_ranks_test). Over `native`,
-// whose hosts take part in what ranks exchange, they are graphs with that between; over NCCL's shim
-// (SHOAL_TEST_BACKEND=nccl) one graph that holds it. Losses and weights have the bits of steps that
-// run call by call.
+// Captured steps of data-parallel ranks and of meshes, on emulated GPUs and on a real one that the
+// ranks share (gpu_train_ranks_test). Over `native`, host threads take part in the collectives, so
+// a step is several graphs with host work between them. Over NCCL's shim (SHOAL_TEST_BACKEND=nccl)
+// it is one graph that holds the collectives too. Losses and weights have the same bits as steps
+// that run call by call.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -43,10 +43,10 @@ std::string backend() {
 }
 bool over_nccl() { return backend() == "nccl"; }
 
-// Ranks share a device, or have one each.
+// Ranks share a device over `native`, and have one each over NCCL.
 int device_of(int rank) { return over_nccl() || std::getenv("SHOAL_EMULATED_GPUS") ? rank : 0; }
 
-// All of whose positions are targets. short_every: so many samples apart are half as long.
+// All positions are targets. If short_every is set, every short_every-th sample is half as long.
 class Even final : public Dataset {
  public:
   explicit Even(std::int64_t short_every) : short_every_(short_every) {}
@@ -73,7 +73,7 @@ class Watcher final : public TrainerCallback {
   void on_log(const nlohmann::ordered_json& record) override {
     if (!record.contains("loss")) return;
     logs.push_back(record);
-    logs.back().erase("loader_stall_share");  // what the clock says
+    logs.back().erase("loader_stall_share");  // depends on timing
   }
   void on_message(const std::string& line) override { messages += line + "\n"; }
   std::vector<DeviceStatistics> driver;
@@ -81,31 +81,31 @@ class Watcher final : public TrainerCallback {
   std::string messages;
 };
 
-// Beside its arguments.
+// Options of a run that are not TrainingArguments.
 struct Rest {
   std::int64_t short_every = 0;
   std::shared_ptr<const Dataset> samples = {};  // none: Even(short_every)
   int ranks = 2;
   std::function<void(TrainerParts&)> prepare = {};
-  std::int64_t width = 24;                        // of GPT-2
-  std::optional<nn::EncoderConfig> encoder = {};  // that classifies texts; none: GPT-2
-  std::vector<std::string>* errors = nullptr;  // takes what each rank threw; null: it is thrown on
+  std::int64_t width = 24;                        // GPT-2's width
+  std::optional<nn::EncoderConfig> encoder = {};  // an encoder that classifies texts; none: GPT-2
+  std::vector<std::string>* errors = nullptr;     // receives what each rank threw; null: rethrown
 };
 
 struct Ran {
   Watcher watcher;  // of rank 0
   std::string capture, header;
-  std::vector<std::string> of_ranks;                   // capture of each
-  std::vector<parallel::OffloadStatistics> offloaded;  // by each; zero where nothing is to be
+  std::vector<std::string> of_ranks;                   // each rank's capture
+  std::vector<parallel::OffloadStatistics> offloaded;  // by rank; zero if nothing is offloaded
 };
 
-// What a rank has on its device; it outlives the Trainer that run() makes.
+// A rank's memory and model on its device. They outlive the Trainer that run() makes.
 struct Place {
   explicit Place(Device device) : room(device) {}
   GpuFixture room;
   std::unique_ptr<collectives::Communicator> communicator;
   Watcher other;
-  std::unique_ptr<EncoderWithHead> encoder;  // its parameters are of the room
+  std::unique_ptr<EncoderWithHead> encoder;  // its parameters are in that memory
 };
 
 Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
@@ -116,7 +116,7 @@ Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
   std::mutex mutex;
   const auto store = make_hash_store();
   RunOptions options{.ranks = rest.ranks};
-  options.config.n_head = 4;  // that two ranks may share them
+  options.config.n_head = 4;  // so that two ranks can share the heads
   options.config.n_embd = rest.width;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
@@ -173,13 +173,13 @@ TrainingArguments arguments_of(const std::string& output, StepCaptureMode captur
   return a;
 }
 
-// Pieces begin where a bucket's sum is handed over, behind the waits and behind the norm's sum.
+// A graph begins where a bucket's sum is submitted, after the waits, and after the norm's sum.
 std::string graphs() {
   return over_nccl() ? "step capture: a graph with" : "step capture: 7 graphs with";
 }
 
 void expect_same(const Ran& captured, const Ran& direct, const TemporaryDirectory& output) {
-  // As text, where a norm that is not finite is equal to itself.
+  // Compared as text, because a norm of NaN is not equal to itself.
   EXPECT_EQ(nlohmann::ordered_json(captured.watcher.logs).dump(),
             nlohmann::ordered_json(direct.watcher.logs).dump());
   namespace fs = std::filesystem;
@@ -196,7 +196,7 @@ void expect_same(const Ran& captured, const Ran& direct, const TemporaryDirector
   EXPECT_THAT(direct.watcher.messages, Not(HasSubstr("step capture")));
 }
 
-// Both ways of the same run.
+// The same run captured and call by call.
 std::pair<Ran, Ran> both(const TemporaryDirectory& output,
                          const std::function<void(TrainingArguments&)>& change = {},
                          const Rest& rest = {}) {
@@ -229,7 +229,7 @@ TEST(CaptureOnGpu, AccumulatedGradientsAreSummedOnce) {
   EXPECT_THAT(captured.capture, HasSubstr("9 of 12 steps replayed"));
 }
 
-// An overflow on one rank leaves a replayed step out on both.
+// An overflow on one rank makes both ranks skip the replayed step.
 TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
@@ -250,8 +250,8 @@ TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
   EXPECT_FALSE(left_out(12));
 }
 
-// Each shape is captured once it has come three times; over NCCL each pair of shapes, as a graph
-// with its sums is of all ranks.
+// Each shape is captured when it has occurred three times. Over NCCL this holds for each pair of
+// shapes, because a graph that holds sums involves all ranks.
 TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
@@ -261,7 +261,8 @@ TEST(CaptureOnGpu, ShapesThatChangeAreCapturedEach) {
   EXPECT_THAT(captured.capture, HasSubstr(" of 12 steps replayed"));
 }
 
-// Where texts begin is read where it lies, not written into the graph; on a V100 by products.
+// The graph reads the offsets of texts from memory rather than baking them in. A V100
+// uses products instead.
 TEST(CaptureOnGpu, PackedRowsChangeFromStepToStep) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
@@ -292,7 +293,7 @@ struct Mesh {
   nlohmann::json parameters;  // mp_parameters
   std::string precision = "f32";
   int ranks = 2;
-  bool full = false;  // by `./dev test --full`: what others of these show in part
+  bool full = false;  // only with `./dev test --full`: other cases cover its parts
   bool has_stages() const { return parameters.contains("pipeline_parallel_degree"); }
   void give(TrainingArguments& a) const {
     a.mp_parameters = parameters;
@@ -300,7 +301,7 @@ struct Mesh {
     a.bf16 = precision == "bf16";
     a.fp16 = precision == "f16";
     if (!a.fp16) return;
-    // The first steps overflow, and so do replayed ones.
+    // The first steps overflow, and so do some replayed ones.
     a.grad_scaler_init_scale = 0x1p24;
     a.grad_scaler_growth_interval = 2;
   }
@@ -319,7 +320,7 @@ const nlohmann::json kParts = {{"ddp", true}, {"tensor_parallel_degree", 2}},
                                 {"microbatches", 2},
                                 {"skip_tracing", true}};
 
-// `a`, and the other's keys.
+// `a` with the other's keys added.
 nlohmann::json with(nlohmann::json a, const nlohmann::json& other) {
   a.update(other);
   return a;
@@ -332,7 +333,7 @@ nlohmann::json sharded(int level) {
       {"ddp", true}, {"sharded_data_parallel_degree", 2}, {"sdp_param_persistence_threshold", 100}};
 }
 
-// MiCS: of four ranks two share a copy.
+// MiCS: four ranks, of which pairs share one copy of the state.
 nlohmann::json in_pairs(int level) {
   return with(sharded(3),
               {{"sharding_strategy", level == 2 ? "_HYBRID_SHARD_ZERO2" : "HYBRID_SHARD"}});
@@ -363,7 +364,7 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
               Each(ContainsRegex("of [0-9.]+ GiB for a step of this rank, microbatches of up to "
                                  "about [1-9][0-9]+ rows fit captured, [1-9][0-9]+ call by call")));
   if (testing::is_emulated()) {
-    // Of its 4 GiB less than a million rows: blocks grow with them.
+    // Less than a million rows fit into 4 GiB, because blocks grow with the rows.
     EXPECT_THAT(captured.of_ranks, Each(ContainsRegex("about [1-9][0-9]{1,5} rows fit")));
   }
   int left_out = 0;
@@ -372,8 +373,8 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
   EXPECT_EQ(left_out > 3, mesh.precision == "f16") << "some of those that were replayed";
 }
 
-// What a step's first layer gathers, of all ranks' rows where their texts begin, is gathered in
-// each replay, and read by the layers behind it.
+// The step's first layer gathers the text offsets of all ranks' rows. Each replay must gather them
+// again, because later layers read them.
 TEST(CaptureOnGpu, PackedRowsOfBatchesInParts) {
   const TemporaryDirectory output;
   const auto [captured, direct] =
@@ -414,8 +415,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Mesh{"tp2_pp2", with(kParts, kStages), "f32", 4, true}),
     [](const auto& test) { return test.param.name; });
 
-// Evaluations use the same groups and their memory, and drop parameters that they brought; batches
-// are of two shapes, two of them a step.
+// Evaluations use the same groups and memory, and drop gathered parameters. Batches have two
+// shapes, and each step has two batches.
 TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
   SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
@@ -437,13 +438,13 @@ TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
   }
 }
 
-// On each rank alike, with one line that says why.
+// All ranks fall back together, with one line that says why.
 TEST(MeshCaptureBetween, WhatCannotBeCapturedRunsCallByCall) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output, [&](TrainingArguments& a) {
     a.mp_parameters = sharded(2);
-    a.optim = "lamb";  // trust ratios of parameters in parts
+    a.optim = "lamb";  // trust ratios of sharded parameters
   });
   EXPECT_THAT(captured.watcher.messages,
               HasSubstr("step capture: steps of this kind run call by call: the host reads numbers "
@@ -488,8 +489,8 @@ TEST(MeshCaptureBetween, HeadsWhoseTargetsTheHostReadsAreNotCaptured) {
   EXPECT_EQ(captured.capture, "");
 }
 
-// Over native its copies would be on their way where graphs end: CUDA would refuse the capture for
-// work that is not joined. A graph of NCCL's holds them.
+// Over native, offload copies would still be in flight where graphs end, and CUDA refuses to end a
+// capture with unjoined work. NCCL's single graph holds the copies.
 TEST(MeshCaptureBetween, WhatIsOffloadedRunsCallByCallOverNative) {
   for (const nlohmann::json& parameters : {nlohmann::json(), kParts}) {
     SCOPED_TRACE(parameters.dump());
@@ -504,8 +505,8 @@ TEST(MeshCaptureBetween, WhatIsOffloadedRunsCallByCallOverNative) {
     static_assert(kStream >= std::int64_t{1} << 16, "what is smaller stays");
     const Ran ran = train(a, {.width = kWidth});
     for (const parallel::OffloadStatistics& rank : ran.offloaded) {
-      // Of each step two blocks' inputs, and the head's two; what is replayed, once as it is
-      // captured.
+      // Each step offloads two blocks' inputs and the head's two tensors. A replayed step counts
+      // once, at its capture.
       EXPECT_EQ(rank.tensors, 4 * (2 + 2));
       EXPECT_EQ(rank.bytes, rank.tensors * kStream);
     }
@@ -530,7 +531,7 @@ class Failing final : public TrainerCallback {
   }
 };
 
-// While the others wait for it in their replays.
+// The other ranks wait for the failing one in their replays.
 TEST(MeshCaptureBetween, ARankThatFailsEndsTheOthersByName) {
   SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {

@@ -1,5 +1,5 @@
-// f16 on a GPU that the CPU plays (tests/support/emulated_gpu): GPT-2 and BERT beside f32,
-// overflows, and what a V100 refuses. Runs once more as a V100 (SHOAL_EMULATED_GPU_CAPABILITY=7.0).
+// f16 on an emulated GPU (tests/support/emulated_gpu): GPT-2 and BERT compared with f32, overflows,
+// and what a V100 refuses. ctest runs it again as a V100 (SHOAL_EMULATED_GPU_CAPABILITY=7.0).
 #include <cmath>
 #include <cstdlib>
 #include <list>
@@ -37,7 +37,7 @@ bool plays_v100() {
 
 class F16OnGpu : public ::testing::Test {
  protected:
-  // Of one rank. The rooms must outlive the Trainers that run() makes.
+  // Options for one rank. The fixtures must outlive the Trainers that run() makes.
   RunOptions on_gpu(RunOptions options = {}) {
     options.samples = 24;
     options.prepare = [this, before = options.prepare](CausalLmTask& task, TrainerParts& parts) {
@@ -111,7 +111,7 @@ TEST_F(F16OnGpu, OverflowsAreSkippedAndHalveTheScale) {
       << "the first was skipped";
 }
 
-// As many targets in every batch: steps of one kind.
+// Every batch has the same number of targets, so all steps have the same shape.
 class Even final : public Dataset {
  public:
   std::int64_t size() const override { return 24; }
@@ -124,7 +124,7 @@ class Even final : public Dataset {
   }
 };
 
-// A captured step reads the scale where it lies: its graph need not be made again.
+// A captured step reads the scale from memory, so its graph need not be captured again.
 TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
   auto a = arguments(true, 10);
   a.grad_scaler_init_scale = 4096;
@@ -143,7 +143,7 @@ TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
   EXPECT_THAT(captured.main.messages, HasSubstr("step capture: a graph"));
 }
 
-// Steps 1 to 4 and 5 to 8, between overflows.
+// Overflows happen before and after steps 1 to 4 and steps 5 to 8.
 TEST_F(F16OnGpu, ResumesToTheBit) {
   for (const bool mesh : {false, true}) {
     SCOPED_TRACE(mesh ? "mesh" : "data_parallel");
@@ -157,7 +157,7 @@ TEST_F(F16OnGpu, ResumesToTheBit) {
   }
 }
 
-// Rows of five to nine ids with a class, or with two numbers, that follows from one of them.
+// Rows of five to nine ids, with a class or two numbers that follow from one of the ids.
 class Rows final : public Dataset {
  public:
   explicit Rows(bool regression) : regression_(regression) {}

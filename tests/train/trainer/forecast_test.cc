@@ -1,4 +1,4 @@
-// Predicted beside measured: which parts are compared, and which miss is named.
+// Predictions beside measurements: which parts are compared, and which miss is reported.
 #include "shoal/train/trainer/forecast.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ TEST(Forecast, ComparesWhatBothHave) {
   EXPECT_DOUBLE_EQ(parts[4].predicted, 4000);
   EXPECT_DOUBLE_EQ(parts[4].measured, 4000);  // without the workspace
   EXPECT_NEAR(parts[3].predicted, 0.02, 1e-12);
-  EXPECT_NEAR(parts[3].measured, 0.02, 1e-12);  // the optimizer, which is not predicted
+  EXPECT_NEAR(parts[3].measured, 0.02, 1e-12);  // the optimizer, which has no prediction
   EXPECT_THAT(forecast_misses(parts), IsEmpty());
 }
 

@@ -1,4 +1,4 @@
-// What train/run/compute.h gives a rank on a GPU.
+// The memory and kernels that train/run/compute.h gives a rank on a GPU.
 #pragma once
 
 #include <memory>

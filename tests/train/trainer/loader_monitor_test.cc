@@ -19,7 +19,7 @@ LoaderStatistics after(std::int64_t samples, double work, double stalled) {
 
 TEST(LoaderMonitor, CountsWindowsAndHintsOnce) {
   LoaderMonitor watch;
-  // The first window waits for the first batches whatever the loader.
+  // In the first window every loader is waited for: it has to load the first batches.
   EXPECT_EQ(watch.look(after(80, 4, 4), 2, 8, 5, 10), "");
   nlohmann::ordered_json record;
   watch.add_to(record);
@@ -31,7 +31,7 @@ TEST(LoaderMonitor, CountsWindowsAndHintsOnce) {
   const std::string hint = watch.look(after(240, 12, 8.4), 2, 8, 25, 30);
   EXPECT_THAT(hint, HasSubstr("up to step 30 steps waited 25 % of the time for data (2.50 of "
                               "10.00 s); raise dataloader_num_workers, which is 2 (8 cores"));
-  EXPECT_EQ(watch.look(after(320, 16, 16), 2, 8, 35, 40), "");  // said already
+  EXPECT_EQ(watch.look(after(320, 16, 16), 2, 8, 35, 40), "");  // already reported
 }
 
 TEST(LoaderMonitor, WithAWorkerACoreItSaysWhatElseHelps) {

@@ -11,7 +11,7 @@ namespace shoal::test {
 
 inline constexpr std::int64_t kGlobalBatch = 8;
 
-// Four heads, which two and four ranks share; four units.
+// Two or four ranks can share the four heads. There are four units.
 inline nn::Gpt2Config mesh_config() {
   nn::Gpt2Config config = toy_config();
   config.n_head = 4;
@@ -21,7 +21,7 @@ inline nn::Gpt2Config mesh_config() {
 struct Layout {
   int rdp = 1, pp = 1, tp = 1;
   std::int64_t microbatches = 1, accumulated = 1;
-  nlohmann::json more = nlohmann::json::object();  // of mp_parameters
+  nlohmann::json more = nlohmann::json::object();  // further mp_parameters
   bool on_mesh = true;                             // false: the data-parallel engine on rdp ranks
 
   int ranks() const { return rdp * pp * tp; }
@@ -29,7 +29,7 @@ struct Layout {
     return fmt::format("{}rdp{} pp{} tp{} m{} a{} {}", on_mesh ? "" : "no mesh, ", rdp, pp, tp,
                        microbatches, accumulated, more.dump());
   }
-  // The same global batch whatever the layout.
+  // The global batch is the same for every layout.
   void apply(TrainingArguments& arguments) const {
     const bool shares = tp > 1 && more.value("prescaled_batch", false);
     const std::int64_t devices = rdp * (shares ? 1 : tp) * accumulated;
@@ -48,7 +48,7 @@ struct Layout {
 inline const nlohmann::json kShared = {{"prescaled_batch", true}};
 inline const nlohmann::json kSpeed = {{"prescaled_batch", true}, {"optimize", "speed"}};
 inline const nlohmann::json kOptimizerSharded = {{"shard_optimizer_state", true}};
-// Parameters too, all but the smallest; of four replicas two share a copy.
+// Also shards all parameters but the smallest. Two of four replicas share a copy.
 inline const nlohmann::json kParametersSharded = {{"sharded_data_parallel_degree", 2},
                                                   {"sdp_param_persistence_threshold", 32}};
 

@@ -1,4 +1,5 @@
-// Rows that hold several texts, as PackedDataset makes them: of one length, with as many sequences.
+// Rows that hold several texts, as PackedDataset makes them: all of one length, with the same
+// number of sequences.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace shoal::test {
 
-// The texts of a row of 12 tokens: lengths that differ from row to row, some with padding behind.
+// The texts of a row of 12 tokens. Lengths differ from row to row, and some rows end with padding.
 inline std::vector<std::vector<std::int32_t>> packed_texts(std::int64_t row,
                                                            std::int32_t vocabulary) {
   static const std::vector<std::vector<int>> lengths = {{12}, {5, 4, 3}, {2, 6}, {7, 5}, {3, 3, 3}};
@@ -48,7 +49,7 @@ class PackedRows final : public Dataset {
   std::int32_t vocabulary_;
 };
 
-// The same texts, a row each.
+// The same texts, one in each row.
 class TextRows final : public Dataset {
  public:
   TextRows(std::int64_t rows, std::int32_t vocabulary) {

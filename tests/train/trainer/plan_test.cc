@@ -29,7 +29,7 @@ TEST(Plan, FractionsOfAnEpochRoundUp) {
   EXPECT_EQ(plan_steps(a, 10, 1).total_steps, 0);
 }
 
-// A cast of such a double was negative: no step, and a model as it began.
+// A cast of such a double was negative, so the run made no step and saved its initial model.
 TEST(Plan, RefusesMoreStepsThanItCounts) {
   const auto problem = [](const TrainingArguments& a) -> std::string {
     try {
@@ -97,7 +97,7 @@ TEST(Plan, SaysWhenToLogEvaluateAndSave) {
   EXPECT_FALSE(plan.save_at(a, 24, true));
   a.logging_first_step = true;
   EXPECT_TRUE(plan.log_at(a, 1, false));
-  // The last epoch is cut short by max_steps: it is one all the same, as in Hugging Face's Trainer.
+  // max_steps cuts the last epoch short. It still counts as an epoch, as in Hugging Face's Trainer.
   EXPECT_TRUE(plan.evaluate_at(a, 25, false));
   a.save_strategy = a.logging_strategy = Interval::epoch;
   a.logging_first_step = false;
@@ -119,7 +119,7 @@ TEST(Plan, EvaluatesWhatIsSavedAtTheEnd) {
   EXPECT_TRUE(plan.evaluate_at(a, 25, false));
   a.eval_delay = 26;
   EXPECT_FALSE(plan.evaluate_at(a, 25, false));
-  a.eval_strategy = Interval::epoch;  // counts the delay, too
+  a.eval_strategy = Interval::epoch;  // the delay counts too
   a.eval_delay = 1.5;
   EXPECT_FALSE(plan.evaluate_at(a, 10, true));
   EXPECT_TRUE(plan.evaluate_at(a, 20, true));

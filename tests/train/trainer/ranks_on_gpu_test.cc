@@ -1,5 +1,5 @@
-// Two ranks of the Trainer on a GPU that the CPU plays, or on a real one (gpu_train_ranks_test):
-// steps that nobody waits for, on every axis.
+// Two ranks of the Trainer on an emulated GPU, or on a real one (gpu_train_ranks_test): steps whose
+// results are read later, on every mesh axis.
 #include <filesystem>
 #include <list>
 #include <mutex>
@@ -27,12 +27,12 @@ constexpr std::int64_t kSteps = 8;
 struct Layout {
   const char* name;
   nlohmann::json mesh;  // mp_parameters
-  int replicas = 1;     // with samples of their own
+  int replicas = 1;     // with different samples
   bool f16 = false;
   friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 };
 
-// Of rank 0.
+// Notes what rank 0 logs and how often it waits for the device.
 class Watcher final : public TrainerCallback {
  public:
   explicit Watcher(bool needs) : needs_(needs) {}
@@ -44,7 +44,7 @@ class Watcher final : public TrainerCallback {
   void on_log(const nlohmann::ordered_json& record) override {
     if (!record.contains("loss")) return;
     logs.push_back(record);
-    logs.back().erase("loader_stall_share");  // what the clock says
+    logs.back().erase("loader_stall_share");  // depends on timing
   }
   std::vector<StepReport> reports;
   std::vector<DeviceStatistics> driver;
@@ -120,8 +120,8 @@ TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
     EXPECT_EQ(late.watcher.reports[i].known, i % 4 == 3) << i;
     EXPECT_TRUE(waited.watcher.reports[i].known) << i << " (rank 0 asks, so rank 1 waits)";
   }
-  // Step 4 logs, and 8 does. Ranks agree before each step, so that between the ends of steps 5 and
-  // 7 of one rank the other is between those of 4 and 7.
+  // Steps 4 and 8 log. The ranks agree before each step. So while one rank is between the ends of
+  // steps 5 and 7, the other is between those of steps 4 and 7.
   EXPECT_EQ(late.watcher.driver[6].synchronizations, late.watcher.driver[4].synchronizations);
   EXPECT_GT(waited.watcher.driver[6].synchronizations, waited.watcher.driver[4].synchronizations);
 }
@@ -144,8 +144,9 @@ void expect_same_files(const std::string& a, const std::string& b) {
   EXPECT_GT(parts, 0);
 }
 
-// Of a rank's masters and moments all, or its shard of them, lie in the host's memory, where the
-// device reads and writes them: the same bits, and so from a checkpoint of either.
+// All of a rank's masters and moments, or its shard of them, are in host memory, where the
+// device reads and writes them. The bits are the same, also after resuming from a
+// checkpoint of the other kind.
 TEST_P(RanksOnGpu, HaveTheirOptimizersInTheHostsMemory) {
   SHOAL_NEEDS_GPU();
   for (const std::string optim : {"adamw", "lamb"}) {
@@ -179,8 +180,8 @@ TEST_P(RanksOnGpu, HaveTheirOptimizersInTheHostsMemory) {
   }
 }
 
-// The host writes what it reads of a checkpoint in parts into memory that the device has yet to
-// write: masters' first numbers are queued.
+// The host must not load a checkpoint in parts into memory that queued device work still writes:
+// the masters' first values are queued.
 TEST(HostMasters, BeginWithTheNumbersOfACheckpointInParts) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;

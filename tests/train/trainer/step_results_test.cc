@@ -1,5 +1,5 @@
-// Steps that nobody waits for, and ranks that are lost meanwhile: over NCCL a sum over ranks is the
-// stream's alone, and who waits for the stream has no deadline.
+// Steps whose results are read later, and ranks that are lost meanwhile. Over NCCL the sum over
+// ranks is only in the stream, and waiting for the stream has no deadline.
 #include "shoal/train/trainer/step_results.h"
 
 #include <atomic>
@@ -31,11 +31,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A GPU for each rank, unless the environment says otherwise.
+// Each rank has its own GPU unless the environment says otherwise.
 [[maybe_unused]] const int kChosen = setenv("SHOAL_EMULATED_GPUS", "2", 0);
 constexpr double kDeadline = 2;  // seconds
 
-// --- whose sums the host waits for ---------------------------------------------------------------
+// --- sums that the host waits for ----------------------------------------------------------------
 
 class Noted final : public collectives::Work {
  public:
@@ -73,7 +73,7 @@ TEST(StepResults, AreAtMostFourAheadOfTheRanks) {
 
 // --- over NCCL -----------------------------------------------------------------------------------
 
-// A rank with a GPU of its own, whose sums begin on its stream.
+// A rank with its own GPU. Its sums begin on its stream.
 struct Rank {
   Rank(const World& world, Store& store) : room(Device::cuda(world.rank)) {
     collectives::CommunicatorOptions options = test::with_deadline(kDeadline);
@@ -92,8 +92,8 @@ struct Rank {
   Tensor norm;
 };
 
-// Rank 1 takes part in `with` sums, and is then lost for as long as rank 0's deadline may take;
-// what rank 0 throws meanwhile.
+// Rank 1 takes part in `with` sums, and is then lost for longer than rank 0's deadline. Returns the
+// text of rank 0's error.
 std::string with_a_lost_rank(int with, const std::function<void(Rank&)>& body) {
   std::atomic<bool> over{false};
   std::string text;
@@ -135,7 +135,7 @@ TEST(StepResultsOverNccl, WhoReadsAStepWaitsNoLonger) {
               HasSubstr("did not finish within 2.0 s"));
 }
 
-// As values of sharded parameters are, which are gathered when the norm is known.
+// Sharded parameters do this: their values are gathered when the norm is known.
 TEST(StepResultsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
   EXPECT_THAT(with_a_lost_rank(1,
                                [](Rank& rank) {
@@ -149,7 +149,7 @@ TEST(StepResultsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
                     HasSubstr("did not finish within 2.0 s")));
 }
 
-// Two ranks with parts of each parameter.
+// Two ranks, each with a part of each parameter.
 class PartsOf final : public nn::UpdateGroup {
  public:
   explicit PartsOf(Rank& rank) : rank_(rank) {}
@@ -164,7 +164,7 @@ class PartsOf final : public nn::UpdateGroup {
   Rank& rank_;
 };
 
-// LAMB whose parameters are in parts reads trust ratios in the middle of a step.
+// With sharded parameters, LAMB reads trust ratios in the middle of a step.
 TEST(StepResultsOverNccl, LambsTrustRatiosToo) {
   EXPECT_THAT(with_a_lost_rank(0,
                                [](Rank& rank) {
@@ -189,7 +189,7 @@ TEST(StepResultsOverNccl, LambsTrustRatiosToo) {
 
 // --- the Trainer ---------------------------------------------------------------------------------
 
-// Whose rank 1 is away for a while when the third sample of an evaluation is asked for.
+// Rank 1 stops responding for a while when the third sample of an evaluation is read.
 class Away final : public Dataset {
  public:
   explicit Away(bool leaves) : leaves_(leaves) {}
@@ -207,7 +207,7 @@ class Away final : public Dataset {
   bool leaves_;
 };
 
-// Layers in parts sum activations over NCCL in forward, and the loss is read behind that.
+// Tensor-parallel layers sum activations over NCCL in forward, and the host then reads the loss.
 std::vector<std::string> errors_of_an_evaluation(bool leaves) {
   const testing::TemporaryDirectory output;
   auto arguments = test::toy_arguments(output.path());

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// Fixed pseudo-random ids; every third sample has positions without a loss, so that ranks count
+// Fixed pseudo-random ids. Every third sample has positions without a target, so ranks have
 // different numbers of targets.
 class ToyDataset final : public Dataset {
  public:
@@ -42,7 +42,7 @@ class ToyDataset final : public Dataset {
   std::uint32_t salt_;
 };
 
-// What each rank does; the outcome is rank 0's.
+// Runs one rank. The outcome is rank 0's.
 test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& options,
                        Outcome& outcome, std::atomic<int>& signal) {
   outcome.memory_peaks.resize(static_cast<std::size_t>(options.ranks));
@@ -61,7 +61,7 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
     Recorder other;
     Recorder& recorder = world.rank == 0 ? outcome.main : other;
     recorder.stop_after = options.stop_after;
-    // Only the last rank is told to stop: all must.
+    // Only the last rank receives the signal, but all must stop.
     if (world.rank == options.ranks - 1) {
       recorder.signal_after = options.signal_after;
       recorder.signal = &signal;

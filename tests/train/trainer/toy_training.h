@@ -1,4 +1,4 @@
-// A training run of a second: a tiny GPT-2 on made-up ids, on ranks that are threads.
+// A training run of about a second: a tiny GPT-2 on made-up ids, with threads as ranks.
 #pragma once
 
 #include <atomic>
@@ -44,44 +44,45 @@ TrainingArguments toy_arguments(const std::string& output);
 struct Outcome {
   Recorder main;  // rank 0's
   TrainResult result;
-  std::string header;                      // where RunOptions ask for it
-  std::vector<std::int64_t> memory_peaks;  // bytes, of each rank when it has trained
+  std::string header;                      // if RunOptions ask for it
+  std::vector<std::int64_t> memory_peaks;  // bytes, of each rank after training
 };
 
 struct RunOptions {
   int ranks = 1;
-  std::int64_t samples = 41;  // not a multiple of anything
+  std::int64_t samples = 41;  // not a multiple of any batch size
   std::int64_t eval_samples = 0;
   std::int64_t stop_after = -1, signal_after = -1;
-  std::int64_t fail_after = -1;  // the last rank throws
+  std::int64_t fail_after = -1;  // the last rank throws after this step; -1: never
   nn::Gpt2Config config = toy_config();
   bool header = false;
   std::function<std::int64_t(int rank)> memory_limit = {};         // bytes; empty: none
   std::string save_model_to = {}, initial_weights = {};            // directories; empty: none
-  std::function<TrainingArguments(int rank)> arguments_of = {};    // empty: the same on each
+  std::function<TrainingArguments(int rank)> arguments_of = {};    // empty: the same on each rank
   std::function<void(CausalLmTask&, TrainerParts&)> prepare = {};  // before the Trainer is made
-  std::function<void(Trainer&, int rank)> after = {};              // when it has trained
+  std::function<void(Trainer&, int rank)> after = {};              // after training
 };
 
-// Trains; the outcome is rank 0's. Throws what a rank threw.
+// Trains. The outcome is rank 0's. Throws the error of a failing rank.
 Outcome run(const TrainingArguments& arguments, const RunOptions& options = {});
-// What each rank threw; empty where it did not.
+// The error of each rank; "" for a rank without one.
 std::vector<std::string> errors_of(const TrainingArguments& arguments, const RunOptions& options);
-// What run() throws, or "no error".
+// The error of run(), or "no error".
 std::string error_of(const TrainingArguments& arguments, const RunOptions& options = {});
 
 std::string bytes_of(const std::string& path);
-// Relative.
+// `tolerance` is relative.
 void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance);
-// A run in one piece, and one that stopped half way and went on from its checkpoint, in
-// OUTPUT/whole and OUTPUT/broken. All files of their last checkpoints, which are compared, are the
-// same bytes.
+// One uninterrupted run, and one that stopped half way and resumed from its checkpoint,
+// in OUTPUT/whole and OUTPUT/broken. All files of their last checkpoints have been
+// compared and are identical.
 struct WentOn {
   Outcome whole, rest;
 };
 WentOn stop_and_go_on(TrainingArguments arguments, const RunOptions& options,
                       const std::string& output);
-// Stopping after 25 of 50 steps and resuming gives the losses and files of a run in one piece.
+// Stopping after 25 of 50 steps and resuming gives the same losses and files as an uninterrupted
+// run.
 void expect_resume_to_the_bit(TrainingArguments arguments, const RunOptions& options);
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// What one rank finds wrong with its gradients is every rank's decision.
+// If one rank finds its gradients invalid, all ranks skip the step.
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -17,8 +17,8 @@ using test::RunOptions;
 using test::toy_arguments;
 using testing::TemporaryDirectory;
 
-// At one update the gradients' sum of squares is not a number: as where this rank's memory is at
-// fault, when the ranks have summed their gradients and hold the same.
+// At one update the gradients' sum of squares is NaN on this rank, as with faulty memory. The ranks
+// have already summed their gradients and hold the same values.
 class FaultyRule final : public kernels::OptimizerKernels {
  public:
   FaultyRule(kernels::OptimizerKernels& sound, int at) : sound_(sound), at_(at) {}
@@ -86,8 +86,8 @@ TEST(TrainerAgreement, OneRanksFaultSkipsTheStepOfAll) {
     arguments.max_steps = 4;
     arguments.fp16 = c.f16;
     if (!c.mp_parameters.is_null()) arguments.mp_parameters = c.mp_parameters;
-    std::array<std::unique_ptr<FaultyKernels>, 4> kernels;  // of each rank
-    std::array<std::int64_t, 4> done{};                     // updates
+    std::array<std::unique_ptr<FaultyKernels>, 4> kernels;  // by rank
+    std::array<std::int64_t, 4> done{};                     // updates, by rank
     RunOptions options{.ranks = c.ranks};
     options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
       const int rank = parts.communicator->rank();

@@ -38,7 +38,7 @@ TEST(TrainerResume, IsBitIdenticalInBf16) {
   expect_resume_to_the_bit(arguments, {});
 }
 
-// The bits of a rounding are of the update's number and the element, in whatever run.
+// The bits of stochastic rounding depend on the update's number and the element, not on the run.
 TEST(TrainerResume, IsBitIdenticalWithStochasticRounding) {
   for (const std::string optim : {"adamw", "lamb"}) {
     auto arguments = toy_arguments("");
@@ -46,7 +46,7 @@ TEST(TrainerResume, IsBitIdenticalWithStochasticRounding) {
     arguments.optim = optim;
     expect_resume_to_the_bit(arguments, {.ranks = 2});
   }
-  // Of shards.
+  // The same with shards.
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.bf16 = arguments.stochastic_rounding = true;
@@ -80,7 +80,7 @@ TEST(TrainerResume, PassesOverAnIncompleteCheckpoint) {
   std::filesystem::resize_file(output / "checkpoint-6/model.safetensors", 100);
   arguments.resume_from_checkpoint = "true";
   const auto rest = run(arguments);
-  EXPECT_EQ(rest.main.losses.size(), 6U);  // from step 3
+  EXPECT_EQ(rest.main.losses.size(), 6U);  // the losses from step 3 on
   EXPECT_THAT(rest.main.messages, HasSubstr("no COMPLETE marker"));
   EXPECT_THAT(rest.main.messages, HasSubstr("100 bytes"));
   EXPECT_EQ(rest.main.losses.back(), whole.main.losses.back());
@@ -122,7 +122,7 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   CheckpointTransaction(output / "model-only", 2).commit();
   arguments.resume_from_checkpoint = output / "model-only";
   EXPECT_THAT(error_of(arguments), HasSubstr("a new run with --model_name_or_path"));
-  // Nothing of all that has touched what was there.
+  // None of these runs touched the existing checkpoint.
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-2", true), std::nullopt);
   arguments.resume_from_checkpoint = "false";
   arguments.overwrite_output_dir = true;
@@ -131,7 +131,7 @@ TEST(TrainerResume, SaysWhatItCannotDo) {
   EXPECT_TRUE(list_checkpoints(output.path()).empty());
 }
 
-// As where output_dir is each host's own.
+// This happens if output_dir is local to each host.
 TEST(TrainerResume, RanksThatSeeDifferentCheckpointsAreRefused) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output / "0");
@@ -193,7 +193,7 @@ TEST(TrainerResume, MayBeginItsEpochAnew) {
   EXPECT_EQ(run(arguments).main.logs.back()["epoch"], 1.0);
 }
 
-// A place in an epoch means nothing in an epoch of other rows.
+// A position in an epoch is meaningless if the epoch has other rows.
 TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -218,7 +218,7 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
   const std::string place = output / "checkpoint-2";
   arguments.resume_from_checkpoint = place;
   EXPECT_EQ(warnings(packed), "");
-  nlohmann::json more = packed;  // of a version that keeps more
+  nlohmann::json more = packed;  // from a version that keeps more
   more["train_file_content"] = "sha256:0";
   EXPECT_EQ(warnings(more), "");
   const std::string so =
@@ -232,7 +232,7 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
                                  "warning: packing was true in " + place + " and is false now" +
                                  so + "warning: packing_strategy was \"bfd\" in " + place +
                                  " and is null now" + so);
-  // What the Trainer knows by itself.
+  // The Trainer itself knows these options.
   arguments.data_seed = 7;
   EXPECT_EQ(warnings(packed), "warning: data_seed was 42 in " + place + " and is 7 now" + so);
   arguments.data_seed = 42;
@@ -245,11 +245,11 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
             "warning: dataloader_drop_last was false in " + place + " and is true now" + so);
   arguments.dataloader_drop_last = false;
   options.samples = 42;
-  // An option that is another says why, and there are no more words of what follows from it.
+  // If an option changed, the message names it and leaves out its consequences.
   EXPECT_THAT(warnings(other), ::testing::Not(HasSubstr("training set")));
   EXPECT_EQ(warnings(packed),
             "warning: the training set had 41 samples in " + place + " and has 42 now" + so);
-  // Where an epoch begins nothing is skipped, nor where it begins anew.
+  // At the beginning of an epoch nothing is skipped; with ignore_data_skip nothing either.
   arguments.resume_from_checkpoint = output / "checkpoint-6";
   arguments.max_steps = 8;
   options.samples = 43;
@@ -261,7 +261,7 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
   EXPECT_EQ(warnings(packed), "warning: the training set had 41 samples in " + place +
                                   " and has 43 now: the run will differ from an unbroken one\n");
   arguments.ignore_data_skip = false;
-  // A checkpoint of before knows its seed alone.
+  // A checkpoint of an older version has only its seed.
   const std::string state = place + "/trainer_state.json";
   auto old = nlohmann::json::parse(std::ifstream(state));
   old["shoal"].erase("data");
@@ -277,7 +277,7 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
             "warning: data_seed was 42 in " + output / "old/checkpoint-2" + " and is 8 now" + so);
 }
 
-// On f990d27 a place beyond the epoch passed for its end, without a word.
+// Commit f990d27 took a position beyond the epoch for its end, without a warning.
 TEST(TrainerResume, RefusesAPlaceInTheDataThatNoRunReached) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -304,13 +304,13 @@ TEST(TrainerResume, RefusesAPlaceInTheDataThatNoRunReached) {
   EXPECT_EQ(run(arguments).main.losses.size(), 1U);
 }
 
-// What the checkpoint names as the best one was moved with its run, or is gone: known at once, not
-// when everything has been trained.
+// The checkpoint's best model was moved with its run, or is gone. The run must report this at its
+// start, not at the end of training.
 TEST(TrainerResume, LooksForTheBestCheckpoint) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output / "run");
   arguments.max_steps = 8;
-  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.learning_rate = 0.5;  // the loss increases
   arguments.eval_strategy = arguments.save_strategy = Interval::steps;
   arguments.eval_steps = arguments.save_steps = 2;
   arguments.load_best_model_at_end = true;
@@ -359,7 +359,7 @@ TEST(TrainerCheckpoints, AreRotated) {
   EXPECT_EQ(left[1].step, 10);
 }
 
-// A run that goes back writes lower numbers than those of the run that it leaves.
+// A run that resumes from an earlier step writes lower numbers than the run that it replaces.
 TEST(TrainerCheckpoints, RotationNeverTakesTheOneJustWritten) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -405,12 +405,12 @@ TEST(TrainerStop, OneRanksSignalStopsAllWithACheckpoint) {
   auto arguments = toy_arguments(output.path());
   arguments.per_device_train_batch_size = 4;
   const auto stopped = run(arguments, {.ranks = 2, .signal_after = 10});
-  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 got none
-  // The signal comes at the end of step 10: no other is begun.
+  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 received none
+  // The signal arrives at the end of step 10, so no further step begins.
   EXPECT_EQ(stopped.result.global_step, 10);
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-10", true), std::nullopt);
   EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
-  // The batches drawn for step 11 are not lost.
+  // The batches already drawn for step 11 are not lost.
   arguments.resume_from_checkpoint = "true";
   const auto rest = run(arguments, {.ranks = 2});
   arguments.resume_from_checkpoint = "false";
@@ -430,7 +430,7 @@ TEST(TrainerStop, ACheckpointOfTheSameStepIsNotWrittenAgain) {
   EXPECT_EQ(stopped.result.last_checkpoint, output / "checkpoint-10");
 }
 
-// What another run left under a higher number is not this run's.
+// Another run's checkpoint with a higher number is not the last checkpoint of this run.
 TEST(TrainerStop, TheLastCheckpointIsThisRuns) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());

@@ -1,4 +1,4 @@
-// Updates behind the next forward.
+// Updates that overlap the next forward pass.
 #include <cmath>
 
 #include "support/temporary_directory.h"
@@ -17,7 +17,7 @@ using test::toy_arguments;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// Updates behind the next forward have the bits of updates that wait for all gradients.
+// Overlapped updates have the same bits as updates that wait for all gradients.
 TEST(TrainerEarlyForward, ChangesNoBit) {
   const TemporaryDirectory output;
   struct Case {
@@ -57,10 +57,11 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
     EXPECT_EQ(early.main.logs.size(), late.main.logs.size());
     for (std::size_t i = 0; i < late.main.evaluations.size(); ++i)
       EXPECT_EQ(early.main.evaluations[i]["eval_loss"], late.main.evaluations[i]["eval_loss"]);
-    ASSERT_EQ(late.main.evaluations.size(), 3U);  // steps 11, 22 and the last
+    ASSERT_EQ(late.main.evaluations.size(), 3U);  // steps 11, 22 and the last one
     for (std::size_t i = 0; i < 30; ++i) {
       const auto step = i + 1;
-      // Steps that log (7), evaluate or save wait for all; the others do not know their norm.
+      // Steps that log (7), evaluate or save wait for all updates. The others do not know their
+      // norm.
       const bool waits = step % 7 == 0 || step % 11 == 0 || step % 12 == 0 || step == 30;
       if (waits || c.ranks == 1) {
         EXPECT_EQ(early.main.norms[i], late.main.norms[i]) << step;
@@ -78,7 +79,7 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
 
 TEST(TrainerEarlyForward, WaitsWhereSomethingNeedsAllGradients) {
   auto arguments = toy_arguments("");
-  EXPECT_FALSE(arguments.overlaps_forward(2));  // clips
+  EXPECT_FALSE(arguments.overlaps_forward(2));  // because the run clips gradients
   arguments.max_grad_norm = 0;
   EXPECT_TRUE(arguments.overlaps_forward(2));
   EXPECT_FALSE(arguments.overlaps_forward(1));
@@ -86,7 +87,7 @@ TEST(TrainerEarlyForward, WaitsWhereSomethingNeedsAllGradients) {
   EXPECT_FALSE(arguments.overlaps_forward(2));
 }
 
-// A step whose gradients are not finite on any one rank changes nothing, on all of them.
+// If the gradients of one rank are not finite, no rank applies the step.
 TEST(TrainerEarlyForward, LeavesOutWholeStepsThatAreNotFinite) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output / "early");
@@ -117,7 +118,7 @@ TEST(TrainerEarlyForward, ResumesToTheBit) {
   expect_resume_to_the_bit(arguments, {.ranks = 2});
 }
 
-// A rank that ends while gradients are under way: the others' forward says which.
+// A rank ends while gradients are in flight. The other ranks' forward pass names it.
 TEST(TrainerEarlyForward, NamesTheRankThatFailed) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());

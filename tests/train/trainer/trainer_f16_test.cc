@@ -1,4 +1,4 @@
-// Training in f16: the loss scale as torch.amp.GradScaler moves it, whatever the layout.
+// Training in f16: the loss scale changes as torch.amp.GradScaler changes it, in every layout.
 #include <cmath>
 
 #include "support/temporary_directory.h"
@@ -32,7 +32,7 @@ TrainingArguments f16_arguments(const std::string& output) {
   return arguments;
 }
 
-// The scale that was logged after each step is what its gradients make of the one before.
+// The scale logged after each step follows from the step's gradients and the previous scale.
 int expect_scale_follows(const test::Outcome& outcome, std::size_t steps) {
   EXPECT_EQ(outcome.main.norms.size(), steps);
   EXPECT_EQ(outcome.main.logs.size(), steps + 1) << "and the summary";
@@ -58,13 +58,13 @@ TEST(TrainerF16, OverflowsAreSkippedAndTheScaleFollows) {
   const int skipped = expect_scale_follows(outcome, 16);
   EXPECT_GE(skipped, 1);
   EXPECT_LE(skipped, 10);
-  // A step that changes nothing takes no learning rate: the next has the same.
+  // A skipped step uses no learning rate: the next step has the same one.
   const auto rate = [&](std::size_t i) {
     return outcome.main.logs[i]["learning_rate"].get<double>();
   };
   EXPECT_EQ(rate(0), rate(1));
   EXPECT_LT(rate(1), rate(static_cast<std::size_t>(skipped) + 1));
-  // Beside f32 from where it begins to learn.
+  // Compared with f32 from the first step that is not skipped.
   auto plain = toy_arguments(output.path());
   plain.max_steps = 16;
   const auto f32 = run(plain);
@@ -95,7 +95,7 @@ TEST(TrainerF16, RanksAccumulationAndMeshesAgree) {
   }
 }
 
-// Twice: while overflows are still met, and with a window that is partly over.
+// Resumes at two points: while steps still overflow, and in the middle of a growth window.
 TEST(TrainerF16, ResumesToTheBitAmidOverflows) {
   for (const double scale : {kTooLarge, 65536.0}) {
     auto arguments = f16_arguments("");
@@ -106,7 +106,7 @@ TEST(TrainerF16, ResumesToTheBitAmidOverflows) {
   }
 }
 
-// With half of the window over.
+// The run resumes in the middle of a growth window.
 TEST(TrainerF16, AMeshGoesOnWithItsScale) {
   const TemporaryDirectory output;
   auto arguments = f16_arguments(output / "whole");
@@ -135,7 +135,7 @@ TEST(TrainerF16, ClipsWhatIsNotScaled) {
   auto arguments = f16_arguments(output.path());
   arguments.max_steps = 6;
   arguments.grad_scaler_init_scale = 1024;
-  arguments.max_grad_norm = 0.05;  // below every norm
+  arguments.max_grad_norm = 0.05;  // below every step's norm
   const auto small = run(arguments);
   arguments.grad_scaler_init_scale = 4096;
   const auto large = run(arguments);

@@ -1,4 +1,5 @@
-// Runs within a limit of memory: what fits is found before training, and what does not is one line.
+// Runs with a memory limit. A fitting batch size is found before training; if none fits,
+// the error is one line.
 #include <algorithm>
 
 #include "support/temporary_directory.h"
@@ -31,13 +32,13 @@ TrainingArguments arguments_of(const std::string& output, std::int64_t batch) {
   return arguments;
 }
 
-// What ranks hold at most that train with such a batch.
+// The highest memory use of any rank that trains with this batch size.
 std::int64_t peak_of(std::int64_t batch, const RunOptions& options) {
   const TemporaryDirectory output;
   return std::ranges::max(run(arguments_of(output.path(), batch), options).memory_peaks);
 }
 
-// So much for the last rank; the others may have as much as they like.
+// Limits the last rank to `bytes`; the others have no limit.
 RunOptions limited(RunOptions options, std::int64_t bytes) {
   options.memory_limit = [last = options.ranks - 1, bytes](int rank) {
     return rank == last ? bytes : INT64_MAX;
@@ -50,7 +51,7 @@ struct Found {
   Outcome outcome;
 };
 
-// From 8 samples down.
+// The search begins at 8 samples.
 Found find(TrainingArguments arguments, RunOptions options) {
   Found found;
   arguments.per_device_train_batch_size = 8;
@@ -69,14 +70,16 @@ bool same_bytes(const std::string& a, const std::string& b) { return bytes_of(a)
 class FindsBatchSize : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, FindsBatchSize, ::testing::Values(1, 2));
 
-// One rank's memory decides for all, and the run has the bits of one that was given what was found.
+// One rank's limit decides for all, and the run has the same bits as one with that batch size
+// given.
 TEST_P(FindsBatchSize, AndTrainsAsIfItHadBeenGiven) {
   const TemporaryDirectory output;
   const RunOptions options{.ranks = GetParam()};
   RunOptions tight = limited(options, peak_of(kFits, options));
   tight.save_model_to = output / "found";
   const Found found = find(arguments_of(output / "found", 8), tight);
-  // What a try must leave free, and scratch that those before it left, may cost a sample.
+  // The free memory that a try must leave, and scratch memory of earlier tries, may
+  // cost one sample each.
   EXPECT_GE(found.batch, kFits - 2);
   EXPECT_LE(found.batch, kFits);
   EXPECT_THAT(found.outcome.main.messages,
@@ -97,7 +100,7 @@ TEST_P(FindsBatchSize, AndTrainsAsIfItHadBeenGiven) {
   EXPECT_TRUE(same_bytes(output / "found/model.safetensors", output / "given/model.safetensors"));
 }
 
-// The copy that a checkpoint is written from is there beside the next step.
+// While a checkpoint is being written, its copy exists beside the next step.
 TEST(FindBatchSize, LeavesRoomForCheckpoints) {
   const TemporaryDirectory output;
   const std::int64_t enough = peak_of(kFits, {});
@@ -116,12 +119,12 @@ TEST(FindBatchSize, LeavesRoomForCheckpoints) {
     EXPECT_TRUE(
         same_bytes(output / "given/checkpoint-4/" + file, output / "found/checkpoint-4/" + file))
         << file;
-  // The same memory holds fewer samples where there are checkpoints.
+  // With checkpoints, fewer samples fit into the same memory.
   saving.output_dir = output / "less";
   EXPECT_LT(find(saving, limited({}, enough + copy * 3 / 4)).batch, without.batch);
 }
 
-// What is continued goes on with its checkpoint's batch size, whatever would fit now.
+// A resumed run keeps its checkpoint's batch size, whatever would fit now.
 TEST(FindBatchSize, OnceForARunThatIsContinued) {
   const TemporaryDirectory output;
   auto arguments = arguments_of(output.path(), kFits);
@@ -139,7 +142,7 @@ TEST(FindBatchSize, OnceForARunThatIsContinued) {
                     Not(HasSubstr("the global batch was"))));
 }
 
-// Padding makes every row as long as the longest, wherever that one is.
+// Padding makes every row as long as the longest sample, wherever that one is.
 TEST(FindBatchSize, ForTheLongestSample) {
   class OneLong final : public Dataset {
    public:
@@ -163,7 +166,7 @@ TEST(FindBatchSize, ForTheLongestSample) {
     parts.train_dataset = std::make_shared<OneLong>(parts.train_dataset);
   };
   auto arguments = arguments_of(output / "one", 8);
-  arguments.max_steps = 14;  // an epoch: the long one too
+  arguments.max_steps = 14;  // one epoch, so the long sample is included
   EXPECT_EQ(find(arguments, options).batch, of_long);
 }
 
@@ -191,7 +194,7 @@ TEST(OutOfMemory, IsOneLineWithTheNumbersAndWhatHelps) {
             HasSubstr("; use a per_device_train_batch_size below 8 with more "
                       "gradient_accumulation_steps, auto_find_batch_size, "
                       "gradient_checkpointing, activation_offloading, a smaller block_size")));
-  // All ranks end, and the one without memory says why.
+  // All ranks end, and the rank without memory reports the reason.
   const auto errors = errors_of(arguments, limited({.ranks = 2}, enough));
   EXPECT_THAT(errors.at(1), HasSubstr("bytes are in use (the test's)"));
   EXPECT_THAT(errors.at(0), HasSubstr("host memory: no room for"));

@@ -1,5 +1,5 @@
-// What the ranks of a mesh save together: any other layout, and ranks on disks of their own, go on
-// from it.
+// Checkpoints that the ranks of a mesh save together. Any other layout can resume from them, and so
+// can ranks with separate disks.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -32,7 +32,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// Every layout continues what every other one saved, as if the run had never stopped.
+// Every layout continues a checkpoint of every other one, as if the run had never stopped.
 std::vector<Layout> saved_layouts() {
   return {
       {.on_mesh = false},
@@ -64,7 +64,7 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
     arguments.output_dir = output / "rest";
     arguments.save_strategy = Interval::no;
     for (std::size_t to = 0; to < layouts.size(); ++to) {
-      // Each once from and once to another, where not all are asked for.
+      // Without --full, each layout is the source once and the target once.
       if (!full && to != (from + 3) % layouts.size()) continue;
       SCOPED_TRACE(layouts[from].text() + " -> " + layouts[to].text());
       const auto rest = run_on(layouts[to], arguments, options);
@@ -85,7 +85,7 @@ TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
   const auto whole = run_on(layout, arguments, {});
   arguments.output_dir = output / "broken";
   const auto stopped = run_on(layout, arguments, {.signal_after = 9});
-  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 got none
+  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 received none
   EXPECT_EQ(stopped.result.last_checkpoint, output / "broken/checkpoint-9");
   EXPECT_EQ(checkpoint_problem(output / "broken/checkpoint-9", true), std::nullopt);
   arguments.resume_from_checkpoint = "true";
@@ -94,7 +94,8 @@ TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
             std::vector<double>(whole.main.losses.begin() + 9, whole.main.losses.end()));
 }
 
-// Every rank finds the same, whatever it would have held; whole tensors or parts.
+// Every rank reports the same error, whichever tensors it would hold, for whole
+// tensors and for parts.
 TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
   const TemporaryDirectory output;
   const Layout saves{.pp = 2, .tp = 2, .microbatches = 2};
@@ -117,10 +118,10 @@ TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
               ::testing::Each(AllOf(HasSubstr("lacks transformer.h."), HasSubstr("and 4 more"))));
   EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_embd *= 2; })),
               ::testing::Each(HasSubstr("ln_1.weight is [24], the model wants [48]")));
-  // Of a smaller model: what is left over is named.
+  // With a smaller model, the message names the unused tensors.
   EXPECT_THAT(run(arguments, with([](auto& c) { c.n_layer -= 1; })).main.messages,
               HasSubstr("not used: transformer.h."));
-  // A run that goes on is of the same model in what tensors do not show, too.
+  // A resumed run must have the same model also in settings that the tensors do not show.
   arguments.resume_from_checkpoint = output / "checkpoint-2";
   EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_layer -= 1; })),
               ::testing::Each(AllOf(HasSubstr("n_layer is 2 in " + output.path()),
@@ -133,7 +134,7 @@ TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
                                     HasSubstr("activation_function is \"gelu_new\" in "))));
 }
 
-// Whichever rank reads it: a changed byte and a short file.
+// A changed byte and a short file are detected whichever rank reads them.
 TEST(TrainerMesh, DamagedShardsArePassedOverByAll) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output.path(), 6);
@@ -154,7 +155,7 @@ TEST(TrainerMesh, DamagedShardsArePassedOverByAll) {
 TEST(TrainerMesh, CheckpointsInPartsAreRotatedAndTheBestIsLoaded) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output.path(), 8);
-  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.learning_rate = 0.5;  // the loss increases
   arguments.eval_strategy = arguments.save_strategy = Interval::steps;
   arguments.eval_steps = 2;
   arguments.save_steps = 2;
@@ -173,7 +174,7 @@ TEST(TrainerMesh, CheckpointsInPartsAreRotatedAndTheBestIsLoaded) {
   EXPECT_EQ(shards, 4U);
 }
 
-// Ranks whose output_dir is a directory of each one's own, as on hosts that share no disk.
+// The output_dir of each rank is its own directory, as on hosts without a shared disk.
 RunOptions on_own_disks(const Layout& layout, TrainingArguments arguments,
                         const TemporaryDirectory& output) {
   layout.apply(arguments);
@@ -187,7 +188,7 @@ RunOptions on_own_disks(const Layout& layout, TrainingArguments arguments,
   return options;
 }
 
-// A rank cannot write its part: there is no checkpoint.
+// One rank cannot write its part, so no checkpoint is made.
 TEST(TrainerMesh, WithoutEveryPartThereIsNoCheckpoint) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "0", 20);
@@ -199,7 +200,7 @@ TEST(TrainerMesh, WithoutEveryPartThereIsNoCheckpoint) {
   EXPECT_TRUE(list_checkpoints(output / "0").empty());
 }
 
-// What SageMaker does with the checkpoints of its hosts between two starts.
+// Collects the hosts' checkpoints as SageMaker does between two starts.
 void put_together(const TemporaryDirectory& output) {
   const auto all =
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::skip_existing;
@@ -225,7 +226,7 @@ TEST(TrainerMesh, OnDisksOfTheirOwnACheckpointIsWholeOncePutTogether) {
   EXPECT_THAT(checkpoint_problem(first, true).value_or("none"),
               HasSubstr("shard-00001-of-00002.safetensors is missing"));
   EXPECT_THAT(checkpoint_problem(second, true).value_or("none"), HasSubstr("no COMPLETE marker"));
-  // No name is of two ranks.
+  // No two ranks use the same file name.
   ASSERT_TRUE(std::filesystem::exists(second + part));
   EXPECT_FALSE(std::filesystem::exists(second + "/shard-00000-of-00002.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(second + "/trainer_state.json"));
@@ -244,14 +245,14 @@ TEST(TrainerMesh, OnDisksOfTheirOwnACheckpointIsWholeOncePutTogether) {
   EXPECT_EQ(bytes_of(output / "0/model/model.safetensors"),
             bytes_of(shared / "model/model.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(output / "1/model/model.safetensors"));
-  EXPECT_EQ(list_checkpoints(output / "1").size(), 2U);  // rotated there too
+  EXPECT_EQ(list_checkpoints(output / "1").size(), 2U);  // this rank rotates too
 }
 
 TEST(TrainerMesh, TheBestModelComesToHostsThatLackParts) {
   for (const bool on_mesh : {true, false}) {
     const TemporaryDirectory output;
     auto arguments = arguments_for(output.path(), 6);
-    arguments.learning_rate = 0.5;  // gets worse and worse
+    arguments.learning_rate = 0.5;  // the loss increases
     arguments.eval_strategy = arguments.save_strategy = Interval::steps;
     arguments.eval_steps = arguments.save_steps = 2;
     arguments.load_best_model_at_end = true;

@@ -33,7 +33,7 @@ using testing::TemporaryDirectory;
 
 const nlohmann::json kGradientsSharded = {{"sharding_strategy", "SHARD_GRAD_OP"}};
 
-// 48 samples: an epoch ends with a whole global batch in every layout.
+// With 48 samples an epoch ends with a full global batch in every layout.
 TEST(TrainerMesh, TrainsAsOneRankDoes) {
   const TemporaryDirectory output;
   const RunOptions options{.samples = 48};
@@ -64,7 +64,7 @@ TEST(TrainerMesh, TrainsAsOneRankDoes) {
   }
 }
 
-// 41 samples: the last batches of an epoch are short, the last update has fewer of them.
+// With 41 samples the last batches of an epoch are short, and its last update has fewer of them.
 TEST(TrainerMesh, EpochsEndWithFewerRows) {
   const TemporaryDirectory output;
   for (const auto& [rdp, accumulated] : {std::pair{1, 1}, {2, 1}, {1, 4}}) {
@@ -138,8 +138,8 @@ TEST(TrainerMesh, SaysWhatRanksWaitedFor) {
         Layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded}}) {
     SCOPED_TRACE(layout.text());
     nlohmann::json record = nlohmann::json::object();
-    // Replicas meet for the loss before they ask for their gradients, whose sums have then all come
-    // in one run of ten to thirty: nothing is exposed. In twenty runs it is not always so.
+    // Replicas meet for the loss before they need their gradients. In one run of ten to thirty all
+    // sums have arrived by then and nothing is exposed, but not in twenty runs in a row.
     for (int i = 0; i < 20 && record.value("exposed_communication_seconds", 0.0) == 0; ++i) {
       std::filesystem::remove_all(output / "run");
       run_on(layout, arguments_for(output / "run", 7), {});
@@ -161,7 +161,7 @@ TEST(TrainerMesh, SaysWhatRanksWaitedFor) {
   }
 }
 
-// Outside the model too: a callback, a file.
+// Failures outside the model too: in a callback, in a file operation.
 TEST(TrainerMesh, ARankThatFailsEndsTheOthers) {
   const TemporaryDirectory output;
   for (const bool on_mesh : {true, false}) {
@@ -178,8 +178,8 @@ TEST(TrainerMesh, ARankThatFailsEndsTheOthers) {
   }
 }
 
-// Units are measured on the run's own samples; what they took decides the cut, is shown, and is
-// kept: a continued run is cut as before, whatever units take today.
+// Units are timed on the run's own samples. The times decide the partition, which is printed and
+// saved. A resumed run keeps its partition, whatever the times would be now.
 TEST(TrainerMesh, IsCutByWhatUnitsTakeAndGoesOnWithTheSameCut) {
   const TemporaryDirectory output;
   RunOptions options;
@@ -200,7 +200,7 @@ TEST(TrainerMesh, IsCutByWhatUnitsTakeAndGoesOnWithTheSameCut) {
   const auto resumed = run_on(layout, arguments, options);
   EXPECT_THAT(resumed.header,
               AllOf(HasSubstr("h.0 to head"), HasSubstr("stages: cut as in the checkpoint")));
-  // Other stages: anew, and said.
+  // With another number of stages the run measures again and says so.
   arguments.resume_from_checkpoint = output / "checkpoint-2";
   arguments.save_strategy = Interval::no;
   const auto other = run_on({.pp = 4, .microbatches = 2}, arguments, options);
@@ -214,8 +214,8 @@ TEST(TrainerMesh, IsCutByWhatUnitsTakeAndGoesOnWithTheSameCut) {
               AllOf(HasSubstr("skip_tracing is true"), HasSubstr(" - "), Not(HasSubstr("takes"))));
 }
 
-// Where the model is cut changes no bit in f32, of up to two replicas with whole gradients: sums
-// have the same order. So a cut by what was measured may differ from run to run.
+// The partition changes no bit in f32 with up to two replicas and unsharded gradients, because the
+// sums keep their order. So partitions that depend on timings do not change results.
 TEST(TrainerMesh, TwoCutsGiveTheSameBits) {
   const TemporaryDirectory output;
   for (const nlohmann::json& sharding : {nlohmann::json::object(), kOptimizerSharded}) {
@@ -233,7 +233,7 @@ TEST(TrainerMesh, TwoCutsGiveTheSameBits) {
   }
 }
 
-// A user's own module, in a block's attention slot: it computes each position by itself.
+// A user's own module in a block's attention slot. It processes each position separately.
 class Mixer final : public nn::AttentionLike {
  public:
   explicit Mixer(std::int64_t channels)
@@ -247,7 +247,7 @@ class Mixer final : public nn::AttentionLike {
   nn::Slot<nn::LinearLike> in, out;
 };
 
-// What smp.tp_register is for.
+// The C++ counterpart of smp.tp_register.
 TEST(TrainerMesh, CutsAUsersOwnModule) {
   const TemporaryDirectory output;
   parallel::TensorParallelRegistry registry = parallel::TensorParallelRegistry::defaults();
@@ -312,7 +312,7 @@ TEST(TrainerMesh, RefusesWhatCannotBeOnEveryRank) {
           "which is a directory; name a file in it");
 }
 
-// What the arguments ask of the communicator is what it was made with, as its maker says.
+// The communicator must have been made with the options that the arguments ask for.
 TEST(TrainerMesh, TakesACommunicatorThatWasMadeAsAsked) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output.path(), 1);
@@ -337,7 +337,7 @@ TEST(TrainerMesh, SavesHuggingFacesFormat) {
   RunOptions options{.samples = 48};
   const auto saved = [&](const Layout& layout, const std::string& name) {
     auto arguments = arguments_for(output / name, 1);
-    arguments.learning_rate = 0;  // the initial weights
+    arguments.learning_rate = 0;  // keeps the initial weights
     options.save_model_to = output / (name + "-model");
     run_on(layout, arguments, options);
     return options.save_model_to;
@@ -350,7 +350,7 @@ TEST(TrainerMesh, SavesHuggingFacesFormat) {
       EXPECT_EQ(bytes_of(alone + "/" + file), bytes_of(mesh + "/" + file)) << layout.text();
     EXPECT_FALSE(std::filesystem::exists(mesh + "/tmp-checkpoint-model.0"));
   }
-  // And starts from it, whatever the layout.
+  // A run can start from the saved model, in any layout.
   auto arguments = arguments_for(output / "started", 4);
   arguments.seed = 43;  // other initial weights
   options.save_model_to.clear();

@@ -1,4 +1,5 @@
-// The Trainer on a mesh whose activations are large enough to leave between forward and backward.
+// The Trainer on a mesh whose activations are large enough to be offloaded between
+// forward and backward.
 #include <mutex>
 
 #include "support/temporary_directory.h"
@@ -60,8 +61,8 @@ Ran train(const Layout& layout, bool offloads, std::int64_t width = kWidth) {
   return ran;
 }
 
-// Of each microbatch the inputs of a rank's blocks, and of the head the input of its norm and the
-// gradient that it has computed in forward.
+// Per microbatch a rank offloads its blocks' inputs. The head also offloads the input of its norm
+// and the gradient that it computes in forward.
 TEST(TrainerOffload, OnAMeshTakesWhatTheLayoutSaysAndChangesNoBit) {
   for (const Layout& layout : std::vector<Layout>{{.rdp = 2, .on_mesh = false},
                                                   {.rdp = 2, .microbatches = 2},

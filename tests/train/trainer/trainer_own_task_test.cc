@@ -1,4 +1,4 @@
-// A user's task that is no chain of units: data parallelism trains it as any other.
+// A user's task that is not a chain of units: data parallelism trains it like any other.
 #include <list>
 #include <mutex>
 

@@ -1,5 +1,5 @@
-// PackedDataset under several data-parallel ranks: blocks of documents of a token file, whose
-// numbers of targets differ from row to row, so that a mean of the ranks' means would be another.
+// PackedDataset with several data-parallel ranks. Rows have different numbers of targets, so a mean
+// of the ranks' means would differ from the mean over all targets.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -24,7 +24,7 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t kBlock = 16, kGlobalBatch = 8;
 
-// A token file of documents of 2 to 15 tokens, and those that share its blocks.
+// A token file with documents of 2 to 15 tokens, and the PackedDataset of it.
 class PackedFile {
  public:
   explicit PackedFile(std::int64_t documents, PackingStrategy strategy = PackingStrategy::bfd) {
@@ -33,7 +33,7 @@ class PackedFile {
     for (std::int64_t i = 0; i < documents; ++i) {
       std::vector<TokenId> ids(2 + random() % 14);
       auto next = static_cast<TokenId>(random() % kToyVocabulary);
-      for (TokenId& id : ids) id = next = (next * 5 + 3) % kToyVocabulary;  // can be learnt
+      for (TokenId& id : ids) id = next = (next * 5 + 3) % kToyVocabulary;  // learnable
       writer.append_document(ids);
       documents_.push_back({.input_ids = std::move(ids)});
     }
@@ -48,7 +48,7 @@ class PackedFile {
     const std::vector<std::int32_t> labels = blocks_->get(row).labels;
     return std::ranges::count_if(labels, [](std::int32_t label) { return label >= 0; });
   }
-  // A document a row, instead.
+  // Unpacked: each row is one document.
   class Alone final : public Dataset {
    public:
     explicit Alone(const PackedFile& file) : file_(file) {}
@@ -87,7 +87,7 @@ TrainingArguments arguments_for(const std::string& output, std::int64_t batch,
   return a;
 }
 
-// How far the weights of two saved models are apart, relative, of all together.
+// The relative distance between the weights of two saved models, over all tensors together.
 double apart(const std::string& have, const std::string& want) {
   const auto a = SafetensorsFile::open(have + "/model.safetensors"),
              b = SafetensorsFile::open(want + "/model.safetensors");
@@ -103,7 +103,7 @@ double apart(const std::string& have, const std::string& want) {
   return std::sqrt(difference / whole);
 }
 
-// With dropout; and with an epoch whose last update is of fewer rows than the others.
+// Cases with dropout, and with an epoch whose last update has fewer rows.
 TEST(TrainerPackedRanks, TrainAsOneDoes) {
   const TemporaryDirectory output;
   for (const auto& [documents, strategy, rows, last] :
@@ -126,7 +126,7 @@ TEST(TrainerPackedRanks, TrainAsOneDoes) {
       std::int64_t batch, accumulated;
     };
     for (const Layout& layout : {Layout{2, 4, 1}, {2, 2, 2}, {2, 1, 4}, {4, 2, 1}, {1, 2, 4}}) {
-      if (layout.ranks == 4 && last == 2) continue;  // these would fill up with rows of before
+      if (layout.ranks == 4 && last == 2) continue;  // they would fill up with earlier rows
       SCOPED_TRACE(fmt::format("{} rows on {} ranks x {} x {}", rows, layout.ranks, layout.batch,
                                layout.accumulated));
       options = file.options(layout.ranks);
@@ -140,8 +140,8 @@ TEST(TrainerPackedRanks, TrainAsOneDoes) {
   }
 }
 
-// A step of all blocks at once, a half on each rank, is a step of all documents, each in a row of
-// its own, which padding fills up: a target counts as much in either, wherever it lies.
+// A step over all packed blocks, half on each rank, equals a step over all documents in padded rows
+// of their own. Each target has the same weight in both.
 TEST(TrainerPackedRanks, TargetsCountAsInPaddedRuns) {
   const TemporaryDirectory output;
   const PackedFile file(62);
@@ -161,7 +161,7 @@ TEST(TrainerPackedRanks, TargetsCountAsInPaddedRuns) {
   expect_close(padded, trained(2, true), 1e-5);
 }
 
-// In the middle of an epoch of 5 updates, the last of 2 rows.
+// The run resumes in the middle of an epoch of 5 updates, whose last has 2 rows.
 TEST(TrainerPackedRanks, ResumeIsBitIdentical) {
   const TemporaryDirectory output;
   const PackedFile file(62);

@@ -1,4 +1,4 @@
-// The Trainer on rows that hold several texts: on one rank and on meshes, captured, evaluated.
+// The Trainer on rows that hold several texts: on one rank and on meshes, captured and evaluated.
 #include "support/temporary_directory.h"
 #include "train/trainer/packed_rows.h"
 #include "train/trainer/toy_training.h"
@@ -38,7 +38,7 @@ TrainingArguments arguments_for(const std::string& output, std::int64_t steps) {
   return a;
 }
 
-// Microbatches are cut out of a batch, and filled up where they do not divide it.
+// Microbatches are slices of a batch. If they do not divide it, the last one is filled up.
 TEST(TrainerPacked, MeshesTrainAsOneRankDoes) {
   const TemporaryDirectory output;
   struct Layout {
@@ -46,7 +46,7 @@ TEST(TrainerPacked, MeshesTrainAsOneRankDoes) {
     std::int64_t microbatches = 1;
     nlohmann::json more = nlohmann::json::object();
   };
-  for (const std::int64_t rows : {48, 41}) {  // 41: an epoch's last batch is of one row
+  for (const std::int64_t rows : {48, 41}) {  // 41: an epoch's last batch has one row
     const auto one = run(arguments_for(output / "one", 8), packed_rows(1, rows));
     EXPECT_LT(one.main.losses.back(), one.main.losses.front());
     for (const Layout& layout :
@@ -60,7 +60,7 @@ TEST(TrainerPacked, MeshesTrainAsOneRankDoes) {
                               .microbatches = 2,
                               .more = {{"sharding_strategy", "SHARD_GRAD_OP"}}},
                              {.pp = 2, .tp = 2, .microbatches = 2}}) {
-      // Replicas fill an epoch's last batch up with rows that they have seen.
+      // Replicas fill the last batch of an epoch with earlier rows.
       if (rows == 41 && layout.rdp > 1) continue;
       const bool shares = layout.more.value("prescaled_batch", false);
       TrainingArguments a = arguments_for(output / "mesh", 8);
@@ -94,7 +94,7 @@ TEST(TrainerPacked, RanksTrainAsOneDoes) {
   expect_close(one.main.losses, run(a, packed_rows()).main.losses, 2e-5);
 }
 
-// Of rows whose activations are large enough to leave.
+// The rows' activations are large enough to be offloaded.
 TEST(TrainerPacked, OffloadingChangesNoBit) {
   const TemporaryDirectory output;
   constexpr std::int64_t kSteps = 2, kWidth = 192,
@@ -112,7 +112,8 @@ TEST(TrainerPacked, OffloadingChangesNoBit) {
   const auto away = run(a, options);
   EXPECT_EQ(away.main.losses, kept.main.losses);
   EXPECT_EQ(away.main.norms, kept.main.norms);
-  // The inputs of the blocks and of the head's norm, and the gradient that the head has computed.
+  // Offloaded tensors: the inputs of the blocks and of the head's norm, and the gradient
+  // that the head computes.
   EXPECT_EQ(offloaded.tensors, kSteps * 2 * (options.config.n_layer + 2));
   EXPECT_EQ(offloaded.bytes, offloaded.tensors * kStream);
 }
@@ -135,8 +136,8 @@ TEST(TrainerPacked, StepCaptureChangesNothing) {
   EXPECT_THAT(planned.main.messages, Not(HasSubstr("differs")));
 }
 
-// An evaluation of packed rows is that of their texts alone, on a mesh too; and so is a step, but
-// for dropout, whose coordinates are the rows'.
+// An evaluation of packed rows equals that of their separate texts, on a mesh too. A training step
+// does as well, without dropout, whose random bits depend on the row.
 TEST(TrainerPacked, TextsAreWorthWhatTheyAreAlone) {
   const TemporaryDirectory output;
   const auto evaluated = [&](bool packed, bool mesh) {

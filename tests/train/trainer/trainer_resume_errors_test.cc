@@ -1,4 +1,5 @@
-// A run that cannot see its checkpoints ends with the reason. It never begins again over them.
+// A run that cannot read its checkpoints ends with the reason. It never starts over in their
+// directory.
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -27,7 +28,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// A run with checkpoint-2 and checkpoint-4, and what must still be there after a failed resume.
+// A run with checkpoint-2 and checkpoint-4, and the files that a failed resume must leave
+// untouched.
 class ResumeErrors : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -78,12 +80,13 @@ TEST_F(ResumeErrors, ALoopOfLinksIsNoAbsentCheckpoint) {
   expect_nothing_was_touched();
 }
 
-// A volume that is not mounted, or another program's file: said, and never taken for no checkpoint.
+// The volume is not mounted, or another program wrote the file. The run reports it, and does not
+// treat it as a missing checkpoint.
 TEST_F(ResumeErrors, ADanglingLinkOrAFileIsADamagedCheckpoint) {
   const TemporaryDirectory volume;
   fs::rename(output / "checkpoint-4", volume / "checkpoint-4");
   fs::create_symlink(volume / "away", output / "checkpoint-4");
-  const auto resumed = run(arguments);  // and replaces it
+  const auto resumed = run(arguments);  // the resumed run replaces it
   EXPECT_EQ(resumed.main.losses.size(), 4U);
   EXPECT_THAT(resumed.main.messages, HasSubstr("checkpoint-4 is passed over: it is a link to " +
                                                (volume / "away") + ", which is not there"));
@@ -126,7 +129,7 @@ TEST_F(ResumeErrors, WhereNoCheckpointIsWholeEachIsNamedWithItsReason) {
   EXPECT_EQ(checkpoint_problem(output / "checkpoint-6", true), std::nullopt);
 }
 
-// Ranks reach the same files under names of their own, of which one fails.
+// Each rank reaches the same files by a path of its own, and one path fails.
 TEST_F(ResumeErrors, OfOneRankEndEveryRankWithTheReason) {
   const TemporaryDirectory links;
   RunOptions options{.ranks = 2};
@@ -160,7 +163,8 @@ TEST_F(ResumeErrors, OfCleaningUpDoNotEndTheRun) {
   }
 }
 
-// A checkpoint that cannot be removed costs room; one that must make way ends the run.
+// If a checkpoint cannot be removed, rotation continues. A checkpoint that must be
+// overwritten ends the run.
 TEST_F(ResumeErrors, OfOverwritingEndTheRunAndOfRotationDoNot) {
   arguments.save_total_limit = 1;
   {

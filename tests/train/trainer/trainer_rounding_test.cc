@@ -1,4 +1,4 @@
-// bf16 without f32 masters: what stochastic rounding is for.
+// Without f32 masters, bf16 training needs stochastic rounding.
 #include <numeric>
 
 #include "support/temporary_directory.h"
@@ -15,7 +15,7 @@ using test::toy_arguments;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// Masters that are rounded to the nearest bf16 after each update: none.
+// Without masters: each update rounds to the nearest bf16.
 class NearestRule final : public kernels::OptimizerKernels {
  public:
   explicit NearestRule(kernels::OptimizerKernels& sound) : sound_(sound) {}
@@ -63,8 +63,8 @@ class NearestKernels final : public kernels::Kernels {
   NearestRule rule_;
 };
 
-// Steps of 4e-6, where weights of 0.02 have neighbours at a distance of 1e-4: 400 of them are a
-// fortieth of a weight's spread.
+// Each step changes a weight by 4e-6. Weights near 0.02 have bf16 neighbours at a distance of 1e-4,
+// and 400 steps move a weight by a fortieth of the weights' spread.
 TEST(StochasticRounding, LearnsWhereTheNearestStandsStill) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());

@@ -1,5 +1,4 @@
-// A signal stops long work between two pieces of it; and work that takes one rank long is waited
-// for.
+// A signal stops long work between two of its pieces. Ranks wait for work that takes one rank long.
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -23,7 +22,7 @@ using test::toy_arguments;
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 
-// Is told to stop in the batch of an evaluation, or by a message.
+// Signals the run to stop from a batch of an evaluation, or from a message.
 class Signalled final : public TrainerCallback {
  public:
   explicit Signalled(std::atomic<int>& signal) : signal_(signal) {}
@@ -85,7 +84,7 @@ TEST(TrainerStop, InAnEvaluationSavesAndAResumedRunEvaluates) {
     signalled.of_evaluation = c.of_evaluation;
     RunOptions stopped = options;
     stopped.prepare = [&](CausalLmTask&, TrainerParts& parts) {
-      if (parts.communicator->rank() != c.ranks - 1) return;  // the last rank alone is told
+      if (parts.communicator->rank() != c.ranks - 1) return;  // only the last rank is signalled
       parts.callbacks.push_back(&signalled);
       parts.stop_signal = &signal;
     };

@@ -1,4 +1,4 @@
-// Training on a stream of shards, and what the loader is said to cost.
+// Training on a stream of shards, and the loader's costs in the log.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -121,7 +121,7 @@ TEST(TrainerStream, ASignalLosesNoSample) {
             std::vector<double>(whole.main.losses.begin() + 17, whole.main.losses.end()));
 }
 
-// Five shards, of which rank 1 has an empty one and one of a single sample.
+// Of the five shards, rank 1 has an empty one and one with a single sample.
 TEST(TrainerStream, RanksWithShardsOfTheirOwnResumeToTheBit) {
   const auto own = [] {
     RunOptions options = streaming(2);
@@ -133,7 +133,7 @@ TEST(TrainerStream, RanksWithShardsOfTheirOwnResumeToTheBit) {
   };
   const TemporaryDirectory output;
   auto a = arguments_for(output / "whole", 2);
-  a.logging_strategy = Interval::epoch;  // rank 0's, which rank 1 must take part in
+  a.logging_strategy = Interval::epoch;  // rank 0 logs, and rank 1 must take part
   const auto whole = run(a, own());
   ASSERT_FALSE(whole.main.logs.empty());
   EXPECT_NE(whole.main.losses, run(arguments_for(output / "shared", 2), streaming(2)).main.losses);
@@ -188,8 +188,8 @@ TEST(TrainerStream, WhatCannotBeIsOneLine) {
   EXPECT_THAT(error_of(a, streaming(1)), HasSubstr("is of a run without streaming"));
 }
 
-// Before, the place was bounded by the checkpoint's own number of steps: drawing up to it took for
-// ever.
+// The checkpoint's own number of steps once bounded the position, and drawing up to it took
+// practically for ever.
 TEST(TrainerStream, RefusesAPlaceThatNoRunReached) {
   const TemporaryDirectory output;
   auto a = arguments_for(output / "run", 1);
@@ -220,7 +220,7 @@ TEST(TrainerStream, RefusesAPlaceThatNoRunReached) {
   constexpr std::int64_t kFar = std::int64_t{1} << 55;
   EXPECT_THAT(forged("far", 2, kFar, 0), HasSubstr("2097152 is the last after 2 steps"));
   EXPECT_THAT(forged("epoch", 2, 12, 1), HasSubstr("epoch 1 began at 0"));
-  forged("steps", std::int64_t{1} << 40, kFar, 0);  // nothing is left to train
+  forged("steps", std::int64_t{1} << 40, kFar, 0);  // no step is left to train
 }
 
 TEST(TrainerLoader, SlowSamplesShowInTheLogAndGiveAHint) {
@@ -242,7 +242,7 @@ TEST(TrainerLoader, SlowSamplesShowInTheLogAndGiveAHint) {
   std::string line;
   ASSERT_TRUE(std::getline(file, line));
   const auto record = nlohmann::json::parse(line);
-  EXPECT_GE(record["data_seconds"].get<double>(), 6 * 0.006);  // of a step
+  EXPECT_GE(record["data_seconds"].get<double>(), 6 * 0.006);  // per step
   EXPECT_FALSE(record.contains("loader_stall_seconds"));
   EXPECT_LE(record["loader_samples_per_second"].get<double>(), 1 / 0.006);
   EXPECT_GT(record["loader_samples_per_second"].get<double>(), 0);

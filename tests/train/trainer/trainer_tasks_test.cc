@@ -1,4 +1,4 @@
-// Encoders and decoders with their heads in the Trainer: on every layout the losses of one rank,
+// Encoders and decoders with their heads in the Trainer. Every layout gives the losses of one rank,
 // and every sample's scores once, in order.
 #include <algorithm>
 #include <cmath>
@@ -46,8 +46,8 @@ nn::EncoderConfig tiny(const char* model_type, Head head) {
   return config;
 }
 
-// Made-up rows whose labels can be learned from them. Lengths differ, but for answers: their
-// softmaxes run over padding too, so that a loss hangs on what else is in the batch.
+// Made-up rows whose labels can be learned from them. Lengths differ, except for answers: their
+// softmaxes run over padding too, so their loss would depend on the other rows of the batch.
 class Rows final : public Dataset {
  public:
   Rows(std::int64_t size, Head head, bool regression)
@@ -114,7 +114,7 @@ const nlohmann::json kSpeed = {{"prescaled_batch", true}, {"optimize", "speed"}}
 const nlohmann::json kParametersSharded = {{"sharded_data_parallel_degree", 2},
                                            {"sdp_param_persistence_threshold", 32}};
 
-// Of sequences some name no pad_token_id: the mask then says where rows end.
+// Some sequence models have no pad_token_id. The mask then says where rows end.
 std::unique_ptr<nn::DecoderTrunk> tiny_decoder(const Case& test) {
   nn::DecoderLabels labels{.num_labels = kLabels};
   if (test.regression) labels.problem_type = "regression";
@@ -161,7 +161,7 @@ std::unique_ptr<Task> make_toy_task(const Case& test) {
   return std::make_unique<EncoderWithHead>(config, test.head);
 }
 
-// Share of the labels that the best class is; counted by position or by sample.
+// The share of labels that equal the best class, by position or by sample.
 nlohmann::ordered_json right_answers(const Predictions& predictions) {
   const std::vector<std::int64_t> best = predictions.best_classes();
   std::vector<std::int32_t> labels;
@@ -196,8 +196,8 @@ TrainingArguments arguments_for(const std::string& output, const Layout& layout)
   return a;
 }
 
-// 21 samples: batches at the end of an epoch are short; replicas wrap the list around then, so they
-// have 24. 11 to evaluate, in batches of 3 a device.
+// With 21 samples an epoch's last batches are short. Replicas wrap around the list, so they have
+// 24. Evaluation has 11 samples, in batches of 3 a device.
 RunOptions options_for(const Case& test, const Layout& layout, std::int64_t samples = 21) {
   RunOptions options{.ranks = layout.ranks()};
   options.prepare = [test, samples](CausalLmTask&, TrainerParts& parts) {
@@ -206,7 +206,7 @@ RunOptions options_for(const Case& test, const Layout& layout, std::int64_t samp
     parts.compute_metrics = right_answers;
     const bool of_positions =
         test.head == Head::masked_lm || test.head == Head::token_classification;
-    // Two of the layouts split sequences in two.
+    // Two of the layouts split each sequence over two ranks.
     parts.collator =
         std::make_shared<PaddingCollator>(test.model_type == std::string("roberta") ? 1 : 0, 2,
                                           of_positions ? LabelsOf::positions : LabelsOf::sample);
@@ -232,9 +232,9 @@ Trained train(const Case& test, const Layout& layout, const std::string& output,
   return trained;
 }
 
-// `relative`: scores count from those of a sample's first position. Softmaxes over positions do not
-// see what is added to all of them, so the bias there has no gradient but rounding's, of which
-// AdamW makes whole steps.
+// `relative`: compare scores relative to the sample's first position. A softmax over positions
+// ignores a constant, so the bias there has only rounding errors as its gradient, which AdamW
+// scales up to full steps.
 void expect_same_predictions(const Predictions& a, const Predictions& b, bool relative = false) {
   ASSERT_EQ(a.samples.size(), b.samples.size());
   ASSERT_EQ(a.classes, b.classes);
@@ -306,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, TrainerTasks,
                                            Case{"gpt2", Head::token_classification},
                                            Case{"gpt2", Head::question_answering}));
 
-// A pipeline and tensor parallelism beside each other, fewer samples than replicas' batches.
+// A pipeline combined with tensor parallelism, and fewer samples than the replicas' batches hold.
 TEST(TrainerTask, PredictsFewerSamplesThanRanks) {
   const TemporaryDirectory output;
   const Case test{"bert", Head::token_classification};
@@ -363,7 +363,7 @@ TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
   };
   const auto outcome = run(arguments, options);
   EXPECT_THAT(outcome.main.messages, HasSubstr("loaded the best model"));
-  EXPECT_THAT(outcome.main.messages, HasSubstr("checkpoint-4"));  // more is better
+  EXPECT_THAT(outcome.main.messages, HasSubstr("checkpoint-4"));  // a higher metric is better
   EXPECT_FALSE(outcome.main.evaluations.at(0).contains("eval_perplexity"));
 
   calls = 0;
@@ -375,7 +375,7 @@ TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
   EXPECT_THAT(error_of(arguments, options), HasSubstr("'f1' is not computed"));
 }
 
-// As transformers: after an evaluation that is the best yet, and not at the end.
+// As in transformers, saves after an evaluation that is the best yet, and not at the end.
 TEST(TrainerTask, SavesOnlyWhatIsTheBestYet) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
@@ -401,12 +401,12 @@ TEST(TrainerTask, SavesOnlyWhatIsTheBestYet) {
   calls = 0;
   arguments.output_dir = output / "other";
   arguments.load_best_model_at_end = true;
-  arguments.eval_steps = 3;  // save_steps need not divide
+  arguments.eval_steps = 3;  // save_steps need not be a multiple
   EXPECT_THAT(run(arguments, options).main.messages,
               AllOf(HasSubstr("loaded the best model"), HasSubstr("checkpoint-6")));
 }
 
-// Patience is in evaluations, and what was counted survives a checkpoint.
+// Patience counts evaluations, and the count survives a checkpoint.
 TEST(TrainerTask, StopsWhereNothingGetsBetter) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
@@ -426,7 +426,7 @@ TEST(TrainerTask, StopsWhereNothingGetsBetter) {
       return nlohmann::ordered_json{{"score", scores.at(calls++)}};
     };
   };
-  // 3.4, 3.5 and 3.6 are each a new best, but by too little.
+  // 3.4, 3.5 and 3.6 are each a new best value, but the improvement is too small.
   const auto outcome = run(arguments, options);
   EXPECT_EQ(outcome.main.losses.size(), 7U);
   EXPECT_THAT(outcome.main.messages, HasSubstr("stopping at step 7 of 20: eval_score has not "
@@ -449,7 +449,7 @@ TEST(TrainerTask, StopsWhereNothingGetsBetter) {
   EXPECT_EQ(late.main.evaluations.size(), 7U);
 }
 
-// Each train() begins with what model_init makes.
+// Each train() begins with a model from model_init.
 TEST(TrainerTask, ModelInitBeginsAnew) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
@@ -531,7 +531,7 @@ TEST(TrainerTask, RefusesLabelsThatTheHeadLacks) {
       HasSubstr("25 positions, but the model 24"));
 }
 
-// A decoder's texts with padding behind them need no mask, unless some padding counts.
+// A decoder needs no mask if padding only follows the texts, unless some padding counts.
 TEST(NeededMask, IsNoneWhereOnlyWhatFollowsIsHidden) {
   const auto memory = make_host_memory();
   const auto needed = [&](const std::vector<std::uint8_t>& values, std::int64_t counted) {
@@ -570,7 +570,7 @@ TEST(MaskAsLengths, AreOfTextsWithPaddingBehindThem) {
   EXPECT_FALSE(mask_as_lengths({}, *memory).defined());
 }
 
-// The same losses as with the mask: nothing that counts sees what follows a text.
+// Without the mask the losses stay the same: no position that counts attends to later padding.
 TEST(NeededMask, ChangesNoLossOfADecoder) {
   const auto memory = make_host_memory();
   nn::Gpt2Config config;

@@ -38,7 +38,7 @@ TEST(Trainer, LearnsAndRepeatsToTheBit) {
   EXPECT_EQ(first.main.norms, second.main.norms);
 }
 
-TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below say something
+TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below are meaningful
   const TemporaryDirectory output;
   RunOptions still;
   still.config.resid_pdrop = still.config.embd_pdrop = still.config.attn_pdrop = 0;
@@ -47,7 +47,7 @@ TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below say somethin
   EXPECT_NE(run(arguments).main.losses, run(arguments, still).main.losses);
 }
 
-// An option that parses and then does nothing is worse than none.
+// An option that parses but has no effect is worse than no option.
 TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
   const TemporaryDirectory output;
   using Change = std::function<void(TrainingArguments&)>;
@@ -106,7 +106,7 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
 
 TEST(Trainer, RanksAndAccumulationChangeOnlyRounding) {
   const TemporaryDirectory output;
-  // 48 samples: an epoch ends with a whole global batch in every layout.
+  // With 48 samples an epoch ends with a full global batch in every layout.
   const auto with = [&](int ranks, std::int64_t batch, std::int64_t accumulated) {
     auto arguments = toy_arguments(output / fmt::format("{}-{}", ranks, batch));
     arguments.per_device_train_batch_size = batch;
@@ -156,10 +156,10 @@ TEST(Trainer, StepCaptureChangesNothing) {
       << "of two microbatches the embeddings' dropout";
 }
 
-// Sums over ranks are calls between kernels of a step that has its memory planned.
+// Sums over ranks run between the kernels of a step whose memory is planned.
 TEST(Trainer, StepCaptureOfTwoRanksChangesNothing) {
   const TemporaryDirectory output;
-  for (const double norm : {1.0, 0.0}) {  // without a norm, updates run behind the next forward
+  for (const double norm : {1.0, 0.0}) {  // without a norm, updates overlap the next forward pass
     SCOPED_TRACE(norm);
     auto arguments = toy_arguments(output / "off");
     arguments.overwrite_output_dir = true;
@@ -183,7 +183,7 @@ TEST(Trainer, StepCaptureOfTwoRanksChangesNothing) {
   }
 }
 
-// As many targets in every batch: steps of one kind.
+// Every batch has the same number of targets, so all steps have the same shape.
 class EvenDataset final : public Dataset {
  public:
   std::int64_t size() const override { return 48; }
@@ -251,7 +251,7 @@ TEST(Trainer, ActivationOffloadingChangesNoBitAndSavesWhatLeaves) {
   const auto offloaded = run(arguments, options);
   EXPECT_EQ(offloaded.main.losses, kept.main.losses);
   EXPECT_EQ(offloaded.main.norms, kept.main.norms);
-  // Of eight blocks' inputs the two that are on their way, and the one that is worked on.
+  // Of eight blocks' inputs, two are in flight and one is in use.
   const std::int64_t input = std::int64_t{8} * 12 * 192 * 4;
   EXPECT_LE(offloaded.memory_peaks[0], kept.memory_peaks[0] - (8 - 4) * input);
 }
@@ -275,7 +275,7 @@ TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
   EXPECT_NEAR(losses[0], std::log(test::kToyVocabulary), 0.1);  // untrained
 }
 
-// The loss is divided by them.
+// The loss is divided by the number of targets.
 TEST(TrainerEvaluation, NumbersThatAreMissingAreNoTargets) {
   const auto memory = make_host_memory();
   const Tensor numbers = Tensor::zeros({2, 2}, DType::f32, *memory, MemoryTag::data);
@@ -297,7 +297,7 @@ TEST(TrainerEvaluation, TheBestModelIsKeptAndLoaded) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 8;
-  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.learning_rate = 0.5;  // the loss increases
   arguments.eval_strategy = arguments.save_strategy = Interval::steps;
   arguments.eval_steps = 2;
   arguments.save_steps = 2;
@@ -319,12 +319,12 @@ TEST(TrainerEvaluation, TheBestModelIsKeptAndLoaded) {
   EXPECT_THAT(outcome.main.messages, HasSubstr("loaded the best model, " + path));
 }
 
-// More evaluations than checkpoints, and a last step that neither interval asks for.
+// There are more evaluations than checkpoints, and neither interval includes the last step.
 TEST(TrainerEvaluation, TheBestModelIsSavedWheneverItIs) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 9;
-  arguments.learning_rate = 0.5;  // gets worse and worse
+  arguments.learning_rate = 0.5;  // the loss increases
   arguments.eval_strategy = arguments.save_strategy = Interval::steps;
   arguments.eval_steps = 2;
   arguments.save_steps = 4;
@@ -334,7 +334,7 @@ TEST(TrainerEvaluation, TheBestModelIsSavedWheneverItIs) {
   for (std::size_t i = 1; i < 5; ++i)
     ASSERT_LT(outcome.main.evaluations[0]["eval_loss"], outcome.main.evaluations[i]["eval_loss"]);
   EXPECT_EQ(outcome.main.saves, (std::vector<std::int64_t>{2, 4, 8, 9}));
-  std::vector<std::int64_t> steps;  // what TensorBoard draws evaluations at
+  std::vector<std::int64_t> steps;  // the steps at which TensorBoard shows an evaluation
   for (const auto& record : outcome.main.logs)
     if (record.contains("eval_loss")) steps.push_back(record.at("step"));
   EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6, 8, 9}));
@@ -342,8 +342,8 @@ TEST(TrainerEvaluation, TheBestModelIsSavedWheneverItIs) {
               HasSubstr("loaded the best model, " + checkpoint_path(output.path(), 2)));
 }
 
-// What the last step's evaluation gave is told again, times and all; of other weights, or where
-// nothing was evaluated at that step, it is measured.
+// If the last step was evaluated, its record is logged again, including the times. If the weights
+// changed since, or that step was not evaluated, the evaluation runs.
 TEST(TrainerEvaluation, TheLastStepIsEvaluatedOnce) {
   const TemporaryDirectory output;
   nlohmann::ordered_json once, anew;
@@ -362,7 +362,7 @@ TEST(TrainerEvaluation, TheLastStepIsEvaluatedOnce) {
     return run(arguments, options).main;
   };
   const auto last = trained("last", [](TrainingArguments&) {});
-  ASSERT_EQ(last.evaluations.size(), 4U);  // of steps 2 and 4, that again, and evaluate()
+  ASSERT_EQ(last.evaluations.size(), 4U);  // steps 2 and 4, step 4 again, and evaluate()
   EXPECT_EQ(once, last.evaluations[1]);
   EXPECT_EQ(last.evaluations[2], last.evaluations[1]);
   EXPECT_EQ(anew["eval_loss"], once["eval_loss"]);
@@ -372,7 +372,7 @@ TEST(TrainerEvaluation, TheLastStepIsEvaluatedOnce) {
   EXPECT_EQ(told, 4);
 
   const auto best = trained("best", [](TrainingArguments& a) {
-    a.learning_rate = 0.5;  // gets worse
+    a.learning_rate = 0.5;  // the loss increases
     a.save_strategy = Interval::steps;
     a.save_steps = 2;
     a.load_best_model_at_end = true;
@@ -390,7 +390,7 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 15;
   const auto outcome = run(arguments);
-  ASSERT_EQ(outcome.main.logs.size(), 4U);  // at 7, at 14, the last step, the end
+  ASSERT_EQ(outcome.main.logs.size(), 4U);  // steps 7 and 14, the last step, the end
   double sum = 0;
   for (int i = 0; i < 7; ++i) sum += outcome.main.losses[static_cast<std::size_t>(i)];
   EXPECT_DOUBLE_EQ(outcome.main.logs[0]["loss"].get<double>(), sum / 7);
@@ -408,7 +408,7 @@ TEST(TrainerLog, WindowsMeansAndFilesAgree) {
   EXPECT_EQ(lines, 4U);
 }
 
-// The steps behind the last full interval are the run's too, however it ends.
+// The steps after the last full interval are logged too, however the run ends.
 TEST(TrainerLog, EndsWithTheLastStep) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
@@ -424,7 +424,7 @@ TEST(TrainerLog, EndsWithTheLastStep) {
   EXPECT_EQ(whole.main.logs[2]["step"], 17);
   EXPECT_DOUBLE_EQ(whole.main.logs[2]["loss"].get<double>(), last_loss(14, whole));
   EXPECT_TRUE(whole.main.logs[3].contains("train_runtime"));
-  // One that a callback ended.
+  // A callback ended this run.
   const auto stopped = run(arguments, {.stop_after = 9});
   ASSERT_EQ(stopped.main.logs.size(), 3U);
   EXPECT_EQ(stopped.main.logs[1]["step"], 9);
@@ -433,7 +433,7 @@ TEST(TrainerLog, EndsWithTheLastStep) {
   EXPECT_EQ(run(arguments, {}).main.logs.size(), 1U);
 }
 
-// Buckets of any size, however many at a time, give the same bits; what was hidden is in the file.
+// Buckets of any size, and any number in flight, give the same bits. The log has the hidden share.
 TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output / "large");
@@ -459,7 +459,7 @@ TEST(TrainerLog, SaysWhereTheTimeAndTheMemoryOfAStepWent) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 14;
-  arguments.max_grad_norm = 0;  // two ranks: updates behind the next forward
+  arguments.max_grad_norm = 0;  // two ranks: updates overlap the next forward pass
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(ranks);
     run(arguments, {.ranks = ranks});
@@ -533,7 +533,7 @@ TEST(TrainerData, RefusesWhatCannotFillABatch) {
   arguments.dataloader_drop_last = true;
   EXPECT_THAT(error_of(arguments, {.samples = 7}), HasSubstr("fewer than one batch of 8 x 1"));
   EXPECT_THAT(error_of(arguments, {.samples = 0}), HasSubstr("empty"));
-  // Without drop_last a short batch is a batch.
+  // Without drop_last a short batch counts as a batch.
   arguments.dataloader_drop_last = false;
   arguments.max_steps = 2;
   EXPECT_EQ(run(arguments, {.samples = 3}).main.losses.size(), 2U);

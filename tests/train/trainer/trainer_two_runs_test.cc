@@ -1,5 +1,5 @@
-// Two runs in one output_dir: the second is refused by name before it changes anything, and a run
-// that lost the directory to another commits nothing more.
+// Two runs in one output_dir. The second is refused by name before it changes anything. A run that
+// lost the directory to another writes nothing more.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -48,7 +48,7 @@ class TwoRuns : public ::testing::Test {
     arguments.save_strategy = Interval::steps;
     arguments.save_steps = 2;
   }
-  // The first run, with the action at the end of rank 0's third step.
+  // The first run, which calls at_step at the end of rank 0's third step.
   RunOptions acting(AtStep& at_step) const {
     RunOptions options;
     options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
@@ -63,7 +63,7 @@ class TwoRuns : public ::testing::Test {
 
 TEST_F(TwoRuns, TheSecondIsRefusedAndChangesNothing) {
   TrainingArguments second = arguments;
-  second.overwrite_output_dir = true;  // the run that would remove most
+  second.overwrite_output_dir = true;  // this option would remove the most
   const std::string unfinished = output / "tmp-checkpoint-9.0/model.safetensors";
   AtStep at_step(3, [&] {
     fs::create_directories(output / "tmp-checkpoint-9.0");
@@ -83,7 +83,7 @@ TEST_F(TwoRuns, TheSecondIsRefusedAndChangesNothing) {
 }
 
 TEST_F(TwoRuns, ARunThatLostItsDirectoryCommitsNothingThere) {
-  arguments.save_steps = 4;  // none is on its way when the lock goes
+  arguments.save_steps = 4;  // no save is in progress when the lock is lost
   for (const bool in_parts : {false, true}) {
     AtStep at_step(3, [&] {
       fs::remove(output / "run.lock");
@@ -104,7 +104,7 @@ TEST_F(TwoRuns, ARunThatLostItsDirectoryCommitsNothingThere) {
   }
 }
 
-// A writer died while it replaced the only whole checkpoint by another of the same step.
+// A writer died while it replaced the only complete checkpoint by another of the same step.
 TEST_F(TwoRuns, ABeginningRunRemovesNoCheckpointThatWasSetAside) {
   run(arguments, {});
   fs::remove_all(output / "checkpoint-2");
@@ -113,7 +113,7 @@ TEST_F(TwoRuns, ABeginningRunRemovesNoCheckpointThatWasSetAside) {
   EXPECT_TRUE(fs::exists(output / "checkpoint-4/COMPLETE"));
 }
 
-// The model, the results and the predictions come after the last step. They are the run's too.
+// The model, the results and the predictions are written after the last step. The lock covers them.
 TEST_F(TwoRuns, TheSecondIsRefusedUntilTheFirstHasWrittenEverything) {
   TrainingArguments second = arguments;
   second.overwrite_output_dir = true;
@@ -129,7 +129,7 @@ TEST_F(TwoRuns, TheSecondIsRefusedUntilTheFirstHasWrittenEverything) {
   EXPECT_EQ(error_of(second), "no error");
 }
 
-// No checkpoint is left to write, so nothing else would look.
+// No checkpoint remains to be written, so only the end of the run checks the lock.
 TEST_F(TwoRuns, ARunThatLostItsDirectoryWritesNothingThere) {
   arguments.save_strategy = Interval::no;
   const auto lose = [&] {

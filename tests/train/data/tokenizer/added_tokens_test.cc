@@ -26,7 +26,7 @@ using testing::read_tokenizer_golden;
 using testing::TemporaryDirectory;
 
 using Ids = std::vector<TokenId>;
-using Files = std::map<std::string, json>;  // a text is written as it stands
+using Files = std::map<std::string, json>;  // strings are written as they are
 
 std::string golden_file(const std::string& name) {
   return testing::golden_path("tokenizer/" + name);
@@ -103,7 +103,7 @@ TEST_P(AddedTokens, SurviveTheTokenizersOwnFiles) {
   expect_same(*second);
 }
 
-// Roles that the class of transformers has by default count only where a vocabulary has the class.
+// Default roles of transformers' classes count only if the vocabulary contains them.
 TEST_P(AddedTokens, HaveTheirRoles) {
   const TemporaryDirectory folder;
   fill(folder.path());
@@ -118,7 +118,7 @@ TEST_P(AddedTokens, HaveTheirRoles) {
     const json& id = theirs().at("roles").at(name);
     const bool beside_json = theirs().at("model").is_string() &&
                              theirs().at("model").get<std::string>().ends_with(".json");
-    if (beside_json && id.is_null()) continue;  // a role that no file states goes by its name
+    if (beside_json && id.is_null()) continue;  // a role that no file states is named by its class
     if (ours || GetParam().starts_with("bert") || GetParam().starts_with("gpt2")) {
       EXPECT_EQ(ours ? json(*ours) : json(), id) << name;
     }
@@ -162,7 +162,7 @@ TEST(StatedIds, AreNotGivenTwice) {
   EXPECT_THAT(opened({}, {{"pad_token", 3}}), HasSubstr("pad_token"));
 }
 
-// A unigram model scores each id, so its ids have no gap.
+// A unigram model has a score for each id, so its ids have no gap.
 TEST(StatedIds, OfAUnigramModelFollowIt) {
   const TemporaryDirectory folder;
   std::filesystem::copy(golden_file("sentence_piece/albert/spiece.model"), folder.path());
@@ -170,7 +170,7 @@ TEST(StatedIds, OfAUnigramModelFollowIt) {
   EXPECT_THAT(error_text([&] { load_tokenizer(folder.path()); }), HasSubstr("id 450"));
 }
 
-// As transformers, which appends roles' tokens that a tokenizer.json lacks.
+// transformers too appends tokens of roles that a tokenizer.json lacks.
 TEST(AddedTokensOfTokenizerJson, AreCompletedByTheFilesBesideIt) {
   const json file = json::parse(read_text_file(golden_file("word_piece.json")));
   const auto plain = open_files({{"tokenizer.json", file}});
@@ -194,7 +194,7 @@ TEST(NullFields, OfADirectoryThatTransformersSavedForALlama) {
               golden().at("saved").at("ids")[i].get<Ids>());
 }
 
-// Opened, or why not.
+// The vocabulary size, tokens of a few texts and all roles; "refused" if the files do not open.
 std::string outcome(const Files& files, const std::string& model) {
   const TemporaryDirectory folder;
   write_files(files, folder.path());
@@ -217,7 +217,8 @@ std::string outcome(const Files& files, const std::string& model) {
   }
 }
 
-// Calls field(pointer) for every field of every object, but those of large ones: vocabularies.
+// Calls field(pointer) for every field of every object. Large objects, such as
+// vocabularies, are left out.
 void each_field(const json& value, const json::json_pointer& at,
                 const std::function<void(const json::json_pointer&)>& field) {
   constexpr std::size_t kLarge = 60, kItems = 2;

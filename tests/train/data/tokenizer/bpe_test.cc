@@ -1,4 +1,4 @@
-// The merge algorithms, the word cache and threads against a plain reference.
+// Compares the merge algorithms, the word cache and threads with a plain reference.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -95,15 +95,16 @@ TEST(BpeModel, ShortAndLongWordsMergeAsTheDefinitionSays) {
   }
 }
 
-// SentencePiece's: a text of words with marks in front is what its parts are, one after the other,
-// whatever merges there are.
+// SentencePiece: if each word of a text starts with a mark, the text's tokens are those of its
+// parts, whatever the merges.
 TEST(BpeModel, PartsOfATextMergeAsTheWhole) {
   std::size_t parts = 0, whole_texts = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 rng(seed);
     std::vector<std::optional<std::string>> tokens = {"a", "b", "\u2581", "<0x63>", "<unk>"};
     std::vector<std::pair<std::string, std::string>> merges;
-    // Every other model has tokens with marks behind letters, some have merges of bytes.
+    // Models of odd seeds also have tokens with marks after letters. One model in five
+    // has merges of bytes.
     const std::size_t choices = seed % 5 == 4 ? 4 : 3;
     for (int tries = 0; tokens.size() < 30 && tries < 1000; ++tries) {
       const auto pick = [&] {
@@ -144,19 +145,19 @@ TEST(BpeModel, PartsOfATextMergeAsTheWhole) {
     }
   }
   EXPECT_GT(parts, 10000u);      // texts are cut ...
-  EXPECT_GT(whole_texts, 100u);  // ... where they may be
+  EXPECT_GT(whole_texts, 100u);  // ... where the merges allow it
 }
 
 TEST(WordCache, FindsWhatItHoldsAndNothingElse) {
   WordCache cache;
   std::mt19937 rng(3);
-  const auto ids_of = [](const std::string& word) {  // a function of the word: any mix-up shows
+  const auto ids_of = [](const std::string& word) {  // depends only on the word
     std::vector<TokenId> ids(1 + word.size() % 7);
     std::iota(ids.begin(), ids.end(), static_cast<TokenId>(std::hash<std::string>{}(word) >> 34));
     return ids;
   };
   std::int64_t hits = 0;
-  for (int i = 0; i < 400000; ++i) {  // more words than it has room for
+  for (int i = 0; i < 400000; ++i) {  // more words than the cache holds
     std::string word(1 + rng() % 40, 'a');
     for (std::size_t k = 0; k < std::min<std::size_t>(word.size(), 4); ++k)
       word[k] = static_cast<char>('a' + rng() % 6);
@@ -223,7 +224,7 @@ TEST(Tokenizer, BatchesKeepTheirOrderAndNameTheTextThatFails) {
   }
 }
 
-// A word as long as a book: merging it takes n log n, or this test does not end.
+// A word as long as a book. Merging it takes n log n; with n^2 this test would not end.
 TEST(Tokenizer, LongWordsAreMergedToo) {
   const std::string genesis = read_text_file(testing::golden_path("tokenizer/genesis.txt"));
   std::string word;
@@ -237,7 +238,7 @@ TEST(Tokenizer, LongWordsAreMergedToo) {
   EXPECT_EQ(encoding.bytes.back().end, static_cast<std::int64_t>(word.size()));
 }
 
-// Of every prefix of a text's tokens, what has come so far is the beginning of its text.
+// The text of every prefix of the tokens is a prefix of the whole text.
 TEST(TextStream, GivesTheTextOfTokensAsTheyCome) {
   const std::string text = "In the beginning \u4f60\u597d, na\u00efve \U0001f600  x";
   for (const char* name : {"plain", "word_piece_cased", "sentence_piece/llama",

@@ -1,4 +1,4 @@
-// A tokenizer's files stay within their budget where they are made to hurt.
+// Hostile tokenizer files stay within their budget.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 
@@ -27,7 +27,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::within_budget;
 
-// What load_tokenizer() says of a directory with these files.
+// The error of load_tokenizer() for a directory with these files.
 std::string problem_of(const std::vector<std::pair<std::string, std::string>>& files,
                        const std::string& what) {
   const testing::TemporaryDirectory directory;
@@ -90,7 +90,7 @@ TEST(TokenizerBudget, ManyTokens) {
   EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "added tokens"), "");
 }
 
-// On f990d27 each of them was compared with the text wherever their first letter stands.
+// Commit f990d27 compared each of them with the text wherever their first letter occurs.
 TEST(TokenizerBudget, ManyTokensToLookForInAText) {
   std::vector<std::pair<AddedToken, TokenId>> tokens;
   for (int i = 0; i < 20'000; ++i) tokens.push_back({{.content = fmt::format("<u{}>", i)}, i});
@@ -104,7 +104,7 @@ TEST(TokenizerBudget, ManyTokensToLookForInAText) {
       "");
 }
 
-// A token that is a space was looked for anew, over all spaces, at each of them.
+// A token that is a space was once searched anew at each space of a run of spaces.
 TEST(TokenizerBudget, TokensThatAreSpaces) {
   const std::string text(200'000, ' ');
   for (const bool left : {true, false}) {
@@ -122,7 +122,7 @@ TEST(TokenizerBudget, TokensThatAreSpaces) {
   }
 }
 
-// As `tokenizers` 0.23 has it: what is swallowed on both sides is one token.
+// As in `tokenizers` 0.23, a token that strips on both sides swallows its neighbours.
 TEST(AddedVocabulary, ATokenThatIsASpaceSwallowsTheNext) {
   const AddedVocabulary added({{{.content = " ", .lstrip = true, .rstrip = true}, 0}});
   std::string found;
@@ -132,7 +132,7 @@ TEST(AddedVocabulary, ATokenThatIsASpaceSwallowsTheNext) {
   EXPECT_EQ(found, "'a'    =0 'b'  =0 ");
 }
 
-// Leftmost, and of those that begin there the longest.
+// The leftmost match wins, and the longest of those that begin there.
 TEST(AddedVocabulary, FindsTheLongestOfMany) {
   std::vector<std::pair<AddedToken, TokenId>> tokens;
   for (const char* content : {"ab", "abc", "a", "abcde", "abcdf", "b", "<s>", "<", "ab"})
@@ -173,7 +173,7 @@ TEST(TokenizerBudget, ManySteps) {
   EXPECT_EQ(problem_of({{"tokenizer.json", file.dump()}}, "steps"), "");
 }
 
-// Each step goes over the whole text.
+// Each step processes the whole text.
 TEST(TokenizerBudget, ManyStepsOnAText) {
   json plain = golden("sentence_piece/t5.json");
   plain["normalizer"] = plain["decoder"] = nullptr;
@@ -229,7 +229,7 @@ TEST(TokenizerBudget, Unigram) {
   EXPECT_EQ(problem_of({{"tokenizer.json", deep.dump()}}, "long"), "");
 }
 
-// Each character began a walk along all of a long token.
+// Each character once began a walk along the whole of a long token.
 TEST(TokenizerBudget, ATextOfLongUnigramTokens) {
   json file = golden("sentence_piece/t5.json");
   file["normalizer"] = file["decoder"] = nullptr;
@@ -250,7 +250,7 @@ TEST(TokenizerBudget, ATextOfLongUnigramTokens) {
     EXPECT_THAT(problem(1'000, end), HasSubstr("f: the unigram model takes too many steps on "));
 }
 
-// Each position of a word was looked up with each length.
+// Each position of a word was once looked up with each length.
 TEST(TokenizerBudget, LongWordsOfWordPiece) {
   json file = golden("word_piece.json");
   file["added_tokens"] = json::array();
@@ -265,7 +265,7 @@ TEST(TokenizerBudget, LongWordsOfWordPiece) {
   const auto problem = [&](std::size_t letters) {
     file["model"]["max_input_chars_per_word"] = letters;
     const auto tokenizer = tokenizer_from_json(file.dump(), "f");
-    std::string text;  // no word twice
+    std::string text;  // no word occurs twice
     for (std::uint32_t seed = 1; text.size() < 100'000; text += ' ')
       for (std::size_t i = 0; i < letters; ++i)
         text += ((seed = seed * 1'664'525 + 1'013'904'223) >> 31) != 0 ? 'a' : 'b';
@@ -294,7 +294,7 @@ TEST(TokenizerBudget, ATemplateOfAMillionTokens) {
               HasSubstr("more than 1024 tokens"));
 }
 
-// What opening a tokenizer.json, and then encoding and decoding with it, throws.
+// The error of opening a tokenizer.json, or of encoding and decoding with it.
 std::string problem_of_text(const json& file, const std::string& text, const std::string& what) {
   const std::string bytes = file.dump();
   return within_budget(bytes.size() + text.size(), what, [&] {
@@ -303,7 +303,7 @@ std::string problem_of_text(const json& file, const std::string& text, const std
   });
 }
 
-// On f990d27 the first of these takes all memory when it is opened.
+// Commit f990d27 used up all memory when it opened the first of these.
 TEST(TokenizerBudget, StepsThatMakeMuchOfAText) {
   json plain = golden("sentence_piece/t5.json");
   plain["normalizer"] = plain["decoder"] = nullptr;
@@ -327,7 +327,7 @@ TEST(TokenizerBudget, StepsThatMakeMuchOfAText) {
   json regex = replacing("a", many);
   regex["pattern"] = {{"Regex", "[ab]"}};
   EXPECT_THAT(problem(regex, text, "a regex"), HasSubstr("normalizer (Replace)"));
-  // Each place in between is a stretch of its own.
+  // Each text between two matches is a stretch of its own.
   std::string places;
   for (int i = 0; i < 2'000; ++i) places += "bba.xx";
   EXPECT_THAT(problem(sequence("normalizers", replacing("a.", std::string(4'000, 'b')), 2), places,
@@ -338,7 +338,7 @@ TEST(TokenizerBudget, StepsThatMakeMuchOfAText) {
               HasSubstr("normalizers[8] (Prepend)"));
   EXPECT_THAT(problem(sequence("normalizers", {{"type", "ByteLevel"}}, 40), "\u00e9", "bytes"),
               HasSubstr("(ByteLevel)"));
-  // A piece of text between added tokens is short; all of them together are not.
+  // Each text between added tokens is short, but together they are long.
   json pieces = normalizer({{"type", "Prepend"}, {"prepend", many}});
   pieces["added_tokens"].push_back(
       added_token("<x>", static_cast<std::int64_t>(pieces["model"]["vocab"].size())));
@@ -367,7 +367,7 @@ TEST(TokenizerBudget, OtherStepsThatMakeMuchOfAText) {
               HasSubstr("f: decoder.decoders[4] (Replace) makes more than"));
 }
 
-// A SentencePiece model; type 1: unigram, 2: BPE.
+// A SentencePiece model. Type 1: unigram, type 2: BPE.
 std::string spiece_of(const std::vector<std::string>& pieces, std::uint64_t type) {
   ProtobufWriter model;
   for (const std::string& piece : pieces)
@@ -393,7 +393,7 @@ TEST(TokenizerBudget, SpieceModels) {
                            "extra_ids"),
                 HasSubstr("0 to 10000 are possible"));
   }
-  // Each of these can be put together from any two that are shorter.
+  // Each piece can be merged from any two shorter ones whose lengths add up.
   pieces = {"<unk>", "<s>", "</s>"};
   for (std::size_t length = 1; length < 1'400; ++length) pieces.emplace_back(length, 'a');
   EXPECT_THAT(problem_of({{"tokenizer.model", spiece_of(pieces, 2)}}, "all of a kind"),
@@ -402,7 +402,7 @@ TEST(TokenizerBudget, SpieceModels) {
   for (const char letter : std::string_view("abcdefghijklmnopqrstuvwxyz"))
     for (std::size_t length = 1; length <= 93; ++length) pieces.emplace_back(length, letter);
   EXPECT_EQ(problem_of({{"tokenizer.model", spiece_of(pieces, 2)}}, "runs"), "");
-  // On f990d27 each token that tokenizer_config.json names was looked for from the front.
+  // Commit f990d27 searched linearly for each token that tokenizer_config.json names.
   json decoder = json::object();
   pieces = {"<unk>", "<s>", "</s>"};
   for (int i = 3; i < 10'000; ++i) {
@@ -425,8 +425,8 @@ TEST(TokenizerBudget, Charsmaps) {
   EXPECT_EQ(problem(whole), "");
 }
 
-// Exponential and quadratic backtracking. On f990d27 the first of these takes longer than anyone
-// waits.
+// Exponential and quadratic backtracking. Commit f990d27 practically never finished
+// the first of these.
 TEST(TokenizerBudget, PatternsThatBacktrack) {
   for (const char* pattern : {"(?:a+)+b", "(?:a|a)*b", "(?:a|aa)+b", "a*a*a*a*a*b", "(?:a*)*b",
                               "(?:(?:a*)*)*b", "a*b", "(?=(?:a+)+b)a"}) {

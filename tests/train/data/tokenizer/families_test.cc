@@ -60,7 +60,7 @@ TEST_P(Family, SurvivesItsOwnJson) {
   EXPECT_EQ(tokenizer_of(again)->hash(), first->hash());
 }
 
-// Many short texts need no loan.
+// Many short texts finish without borrowing from the shared allowance.
 TEST_P(Family, ReadsManyShortTexts) {
   const auto tokenizer = tokenizer_of(file_of(GetParam()));
   std::vector<std::string> texts;
@@ -72,8 +72,7 @@ TEST_P(Family, ReadsManyShortTexts) {
   EXPECT_NO_THROW(encode_batch(*tokenizer, views, {}, 1));
 }
 
-// Texts made to hurt, each many times as long as a word: what takes time quadratic in their length
-// takes minutes.
+// Hostile texts, each many times as long as a word. Quadratic time would take minutes.
 TEST_P(Family, TakesLinearTime) {
   constexpr std::size_t kBytes = 200'000;
   const auto tokenizer = tokenizer_of(file_of(GetParam()));
@@ -85,7 +84,7 @@ TEST_P(Family, TakesLinearTime) {
     std::vector<TokenId> ids;
     try {
       tokenizer->append_ids(text + "x", ids);
-    } catch (const Error& problem) {  // one family's pattern looks ahead past every digit
+    } catch (const Error& problem) {  // one family's pattern looks ahead across all digits
       EXPECT_EQ(unit, "1");
       EXPECT_EQ(GetParam(), "patterns");
       EXPECT_THAT(problem.what(), ::testing::HasSubstr("takes too many steps"));
@@ -134,7 +133,7 @@ TEST(Families, OfGpt2sShapeKeepItsFastCode) {
   }
 }
 
-// A part that Shoal has not is named wherever it stands.
+// The error names an unsupported part wherever it occurs.
 TEST(Families, PartsThatThereAreNotAreNamed) {
   const auto refused = [](const char* family, const char* pointer, const json& value,
                           const std::string& text) {

@@ -23,7 +23,7 @@ std::vector<std::int64_t> flat(const std::vector<TextSpan>& spans) {
   return list;
 }
 
-// A byte span must hold exactly the characters of its character span.
+// -
 void expect_spans_agree(std::string_view text, const Encoding& encoding) {
   const auto characters = [&](std::int64_t bytes) {
     std::int64_t count = 0;
@@ -44,7 +44,7 @@ void expect_cases(const Tokenizer& tokenizer, const json& texts, const json& cas
     const std::string text = texts[i];
     SCOPED_TRACE("text " + std::to_string(i) + ": " + text);
     const auto ids = cases[i].at("ids").get<std::vector<TokenId>>();
-    for (int pass = 0; pass < 2; ++pass) {  // the second finds its words in the cache
+    for (int pass = 0; pass < 2; ++pass) {  // the second pass finds its words in the cache
       const Encoding encoding = tokenizer.encode(text, {.offsets = true});
       EXPECT_EQ(encoding.ids, ids) << "pass " << pass;
       EXPECT_EQ(flat(encoding.characters), cases[i].at("offsets").get<std::vector<std::int64_t>>())

@@ -21,18 +21,19 @@ std::string digest(std::string_view bytes);
 std::string digest(const std::vector<std::int32_t>& numbers);
 std::vector<std::int32_t> character_offsets(const Encoding& encoding);
 
-// Texts with and without a partner, joined by the template: ids, types, special tokens, offsets.
+// Texts with and without a second one, joined by the template: ids, types, special tokens, offsets.
 void expect_pairs(const Tokenizer& tokenizer, const nlohmann::json& pairs);
-// Every character between two letters, 8,192 at a time: hashes of the normalized text (as
-// `normalize` makes it) and of ids and offsets.
+// Every character between two letters, 8,192 at a time: compares hashes of the normalized text
+// (from `normalize`) and of ids and offsets.
 void expect_characters(const Tokenizer& tokenizer,
                        const std::function<std::string(std::string_view)>& normalize,
                        const nlohmann::json& blocks);
-// A file's lines: their number and hashes of ids and offsets; append_ids must agree.
+// A file's lines: compares their number and hashes of ids and offsets. append_ids must agree.
 void expect_file(const Tokenizer& tokenizer, const std::string& path,
                  const nlohmann::json& expected);
 
-// `cases`: for each of `texts` ids, offsets, and decoded text where it is not the text.
+// `cases` has ids and offsets for each of `texts`, and the decoded text if it differs from the
+// text.
 void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& texts,
                   const nlohmann::json& cases);
 

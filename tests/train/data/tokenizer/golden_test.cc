@@ -23,7 +23,7 @@ TEST_P(TokenizerGolden, EqualsHuggingFace) {
   expect_cases(*tokenizer, read_golden("texts.json"), read_golden(name + ".cases.json"));
 }
 
-// Written by Shoal and read again, it must still be the same tokenizer.
+// A tokenizer that Shoal writes and reads again must be the same tokenizer.
 TEST_P(TokenizerGolden, SurvivesItsOwnJson) {
   const std::string name = GetParam();
   const std::string path = testing::golden_path("tokenizer/" + name + ".json");

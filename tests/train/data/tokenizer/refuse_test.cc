@@ -1,4 +1,4 @@
-// Nothing in a tokenizer.json is ignored silently: what is not supported is named.
+// Nothing in a tokenizer.json is ignored silently: the error names each unsupported part.
 #include "support/golden.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ struct Change {
   const char* text;
 };
 
-// A message shows the beginning of a long name.
+// An error message shows only the beginning of a long name.
 TEST(TokenizerJson, LongNamesAreShortened) {
   const std::string name(1'000'000, 'n');
   const auto problem = [](const json& file) {
@@ -100,7 +100,7 @@ TEST(TokenizerJson, ChangedFilesAreRefusedByName) {
   }
 }
 
-// Transformers saves what the last call asked for; it is for the next call to say anew.
+// transformers saves the settings of the last call. The next call sets them anew.
 TEST(TokenizerJson, TruncationAndPaddingAreTheTasks) {
   json file = plain();
   file["truncation"] = {{"max_length", 1}};

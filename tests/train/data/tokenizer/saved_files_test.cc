@@ -1,4 +1,4 @@
-// The files of a tokenizer that was read, saved again.
+// Files of a tokenizer that are read and saved again.
 #include <filesystem>
 #include <map>
 
@@ -52,15 +52,14 @@ TEST(SavedFiles, OfADirectoryAreAsTheyWere) {
   expect_kept(pieces);
 }
 
-// A padding that the model now has is the one thing that changes.
+// The only change is the padding token that the model now has.
 TEST(SavedFiles, HaveThePaddingThatIsNew) {
   expect_kept({{"tokenizer.json", golden("plain.json")},
                {"tokenizer_config.json", R"({"model_max_length": 77, "pad_token": null})"}},
               0);
 }
 
-// A token of the model that is taken for a role by its name alone: a file that names it would make
-// it special.
+// A token may have a role only by its name. A file that stated the role would make it special.
 TEST(SavedFiles, DoNotStateARoleThatNoFileStated) {
   auto file = nlohmann::json::parse(golden("plain.json"));
   file["added_tokens"].clear();

@@ -1,6 +1,6 @@
-// Against SentencePiece itself (Debian's library), which shares no code with Hugging Face's
-// tokenizers: the same pieces, scores and kinds in a model file, and on ordinary text the same ids.
-// What the two do differently stays out of it: special tokens in text, clusters of characters.
+// Compares with SentencePiece itself (Debian's library), which shares no code with Hugging Face's
+// tokenizers: the same pieces, scores and kinds in a model file, and the same ids on ordinary text.
+// The test leaves out known differences: special tokens in text, clusters of characters.
 #include "golden_cases.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// A model that the library trains with its usual normalization, nmt_nfkc.
+// A model trained by the library with its default normalization, nmt_nfkc.
 std::string trained_model(const char* options = "--vocab_size=300") {
   const testing::TemporaryDirectory folder;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
@@ -83,8 +83,8 @@ void expect_same_ids(const ComposedTokenizer& ours,
   EXPECT_GT(tokens, 20 * lines);
 }
 
-// BPE: the merges are those that the pieces' scores mean, the model's own normalization and its
-// rules for spaces are followed.
+// BPE: the merges follow from the pieces' scores. The model's normalization and its
+// rules for spaces apply.
 TEST(SentencePieceLibrary, MergesAlike) {
   for (const char* options :
        {"--model_type=bpe --vocab_size=700 --byte_fallback",
@@ -101,7 +101,7 @@ TEST(SentencePieceLibrary, MergesAlike) {
   }
 }
 
-// The map that most models carry, on every character: Hugging Face's ids and offsets.
+// nmt_nfkc, the map in most models, on every character: the same ids and offsets as Hugging Face.
 TEST(SentencePieceLibrary, NormalizesByNmtNfkcAsHuggingFace) {
   json file = json::parse(read(trained_model())->to_json());
   const json normalizer = file["normalizer"];

@@ -1,4 +1,4 @@
-// Each thing that is wrong with a tokenizer.json or spiece.model of SentencePiece is one line.
+// Each fault in a tokenizer.json or spiece.model of SentencePiece gives a one-line error.
 #include "support/golden.h"
 #include "support/temporary_directory.h"
 #include <gmock/gmock.h>
@@ -88,14 +88,14 @@ TEST(SentencePieceJson, ACharacterThatNothingSpellsIsNamed) {
                  "U+4E2D in '\u4e2d' is in no token");
 }
 
-// A charsmap that points outside itself is found when it is read, not when text walks there.
+// A charsmap that points outside itself is detected when it is read, before any text uses it.
 TEST(SentencePieceJson, ACharsmapWithAWildPointerIsRefused) {
   json file = json::parse(read_golden("albert.json"));
   json& place = file["normalizer"]["normalizers"][5]["precompiled_charsmap"];
   std::string map = from_base64(place.get<std::string>()).value();
   std::size_t tried = 0;
   for (std::size_t at = 7; at < map.size() && tried < 3; at += 4) {
-    if (!(map[at] & 0x80)) continue;  // values have the highest bit
+    if (!(map[at] & 0x80)) continue;  // only values have the highest bit
     ++tried;
     std::string wild = map;
     wild[at] = '\xFF';

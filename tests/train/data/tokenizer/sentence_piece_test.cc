@@ -25,8 +25,8 @@ std::string path_of(const std::string& name) {
   return testing::golden_path("tokenizer/sentence_piece/" + name);
 }
 
-// As the script makes it of a case: ids, offsets and what decode() gives without and with special
-// tokens.
+// The digest that the script writes for a case: ids, offsets and the results of decode() without
+// and with special tokens.
 std::string digest_of(const Tokenizer& tokenizer, const std::string& text) {
   const Encoding encoding = tokenizer.encode(text, {.offsets = true});
   testing::expect_spans_agree(text, encoding);
@@ -113,9 +113,9 @@ INSTANTIATE_TEST_SUITE_P(Variants, SentencePieceGolden,
 
 class SpieceModel : public ::testing::TestWithParam<const char*> {};
 
-// What a directory's spiece.model or tokenizer.model becomes is what transformers writes as its
-// tokenizer.json; of "spaces", which transformers reads without its normalization, what the script
-// says.
+// A directory's spiece.model or tokenizer.model becomes the tokenizer.json that
+// transformers writes. transformers reads "spaces" without its normalization; the script
+// says what is expected there.
 TEST_P(SpieceModel, BecomesWhatTransformersMakesOfIt) {
   const std::string name = GetParam();
   const auto tokenizer = load_tokenizer(path_of(name));

@@ -1,5 +1,5 @@
-// Patterns of Split and Replace: matches of an empty text against Hugging Face's
-// (tools/golden/make_empty_matches.py), and the work that a call may do.
+// Patterns of Split and Replace: empty matches against Hugging Face's
+// (tools/golden/make_empty_matches.py), and the work that one call may do.
 #include "shoal/train/data/tokenizer/split_pattern.h"
 
 #include "golden_cases.h"
@@ -38,7 +38,7 @@ TEST(EmptyMatches, EqualHuggingFaces) {
   }
 }
 
-// A tokenizer that cuts texts with each pattern in turn.
+// A tokenizer that splits texts with each pattern in turn.
 std::shared_ptr<const TokenizerBase> cutting_by(const std::vector<const char*>& patterns) {
   json file = testing::read_tokenizer_golden("empty_matches.json").at("base"), steps;
   for (const char* pattern : patterns)
@@ -59,7 +59,7 @@ std::string repeated(const std::string& text, int times) {
 constexpr const char* kHostile[] = {"(?:a+)+b", "(?:a|a|a|a)*b",       "a*a*a*a*a*a*b",
                                     "(?:a*)*b", "(?:(?:a?){100}){9}b", "(?=(?:a+)+b)a"};
 
-// A pattern's work once began anew with each piece: the first of these took 4 seconds.
+// A pattern's budget once began anew with each piece: the first of these took 4 seconds.
 TEST(PatternBudget, ManyShortPiecesShareIt) {
   for (const char* pattern : kHostile)
     for (const std::size_t letters : {3U, 8U, 12U, 15U, 40U}) {
@@ -77,7 +77,7 @@ TEST(PatternBudget, ManyShortPiecesShareIt) {
     }
 }
 
-// A text has an allowance that its bytes determine.
+// The length of a text determines its allowance.
 TEST(PatternBudget, EachOfManyShortDocuments) {
   for (const char* pattern : kHostile)
     for (const std::size_t letters : {1U, 3U, 6U, 10U, 15U, 40U}) {
@@ -90,7 +90,7 @@ TEST(PatternBudget, EachOfManyShortDocuments) {
     }
 }
 
-// Each of the documents could once take 8 ms: 2,000 of 16 bytes took 8 s.
+// Each document could once use 8 ms, so 2,000 documents of 16 bytes took 8 s.
 TEST(PatternBudget, ManyShortDocumentsShareALoan) {
   const auto documents = [](const std::string& text, std::size_t bytes) {
     std::vector<std::string_view> parts;
@@ -105,7 +105,7 @@ TEST(PatternBudget, ManyShortDocumentsShareALoan) {
               HasSubstr("takes too many steps on texts of 30000 bytes together"));
   EXPECT_THROW(encode_batch(*tokenizer, documents(hostile, 15), {}, 3), Error);
   EXPECT_NO_THROW(encode_batch(*tokenizer, documents(hostile.substr(0, 15), 15), {}, 1));
-  // Numbers of 60 digits alone, and of 100 digits in text.
+  // Numbers of 60 digits without other text, and of 100 digits within text.
   const std::string numbers(60'000, '7');
   std::string text;
   for (int i = 0; i < 500; ++i) text += repeated("of ", 50) + std::string(100, '7');
@@ -118,7 +118,7 @@ TEST(PatternBudget, ManyShortDocumentsShareALoan) {
 }
 
 // Patterns that group digits from the right look ahead past each digit. They take quadratic time,
-// and must cope with the longest numbers of ordinary texts.
+// and must handle the longest numbers of ordinary texts.
 TEST(PatternBudget, LetsDigitsBeGroupedFromTheRight) {
   for (const char* pattern :
        {R"((?=(\d{3})+(?!\d)))", R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$)))"}) {

@@ -34,7 +34,7 @@ class Folder {
   fs::path path_;
 };
 
-// plain.json is what ByteLevelBPETokenizer.train made of the same text.
+// ByteLevelBPETokenizer.train made plain.json from the same text.
 TEST(BpeTrainer, LearnsWhatHuggingFaceLearns) {
   const std::string golden = testing::golden_path("tokenizer/plain.json");
   for (const int threads : {1, 3}) {
@@ -134,7 +134,7 @@ TEST(LoadTokenizer, SaysWhatIsMissing) {
   }
 }
 
-// As transformers does.
+// transformers does the same.
 TEST(LoadTokenizer, ARolesTokenThatIsMissingGetsTheNextId) {
   const Folder folder;
   write_file_atomically(folder / "tokenizer.json",

@@ -34,7 +34,7 @@ TEST(Utf8, IllFormedAsPythonAndRustRepairIt) {
       {"\xE0\x80\x80", 0, kMark + kMark + kMark},  // overlong
       {"\xED\xA0\x80", 0, kMark + kMark + kMark},  // a surrogate
       {"\xF4\x90\x80\x80", 0, kMark + kMark + kMark + kMark},
-      {"\xE4\xBD", 0, kMark},  // cut off: one maximal part
+      {"\xE4\xBD", 0, kMark},  // truncated: one maximal part
       {"\xF0\x9F\x91", 0, kMark},
       {"\xF0\x9F\x91x", 0, kMark + "x"},
       {"\xE4\xBD\xE4\xBD\xA0", 0, kMark + "\xE4\xBD\xA0"},

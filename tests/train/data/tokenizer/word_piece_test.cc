@@ -84,7 +84,7 @@ TEST(WordPieceBert, EqualsHuggingFaceOnEveryText) {
   }
 }
 
-// The text is that of Hugging Face's tokenizers 0.23.3.
+// The expected text is from Hugging Face's tokenizers 0.23.3.
 TEST(WordPiece, WithoutADecoderPutsSpacesBetweenTokens) {
   json file = json::parse(read_text_file(testing::golden_path("tokenizer/word_piece.json")));
   file["decoder"] = nullptr;

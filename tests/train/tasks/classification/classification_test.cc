@@ -66,7 +66,7 @@ TEST_F(Classification, BadRowsStayWithinTheBudget) {
   }
 }
 
-// The first lines of GLUE's own files, as to form: what each task's columns are.
+// The first lines have the form of GLUE's own files, so they test the columns of each task.
 TEST_F(Classification, ReadsEveryTaskOfGlue) {
   struct Case {
     const char *task, *header, *row;
@@ -143,7 +143,7 @@ TEST_F(Classification, ReadsTestSetsWithoutLabels) {
   EXPECT_FALSE(data->has_labels());
   EXPECT_EQ(data->get(1).labels, Ids({kIgnoreLabel}));
   EXPECT_THAT(error_of([&] { open("cola", cola); }), HasSubstr("no column has the labels"));
-  // As Hugging Face's data sets say that there is none.
+  // Hugging Face's data sets mark a missing label with -1.
   const std::string json = file("a.jsonl", R"({"sentence": "God", "label": -1, "idx": 0})"
                                            "\n"
                                            R"({"sentence": "x", "label": 1})");
@@ -181,7 +181,7 @@ TEST_F(Classification, RefusesBadRowsOrLeavesThemOut) {
   EXPECT_THROW(data->get(2), Error);
 }
 
-// Of nothing, GPT-2's tokenizer makes nothing, which no model can take.
+// GPT-2's tokenizer turns an empty text into no tokens, and no model accepts an empty input.
 TEST_F(Classification, EmptyTextsNeedATokenAround) {
   const std::string one = file("one.tsv", "sentence\tlabel\n\t1\nGod\t0\n"),
                     two = file("two.tsv",
@@ -218,7 +218,7 @@ TEST_F(Classification, FollowsTheModelsOrderOfClasses) {
 TEST_F(Classification, TakesTheUsersOwnColumns) {
   const auto rows = std::make_shared<RecordFile>(
       file("own.csv", "id,label,review\n7,good,\"God, said\"\n8,bad,the earth\n9,good,the deep\n"));
-  EXPECT_EQ(default_columns(*rows).first, "id");  // as run_glue: the first that is no label
+  EXPECT_EQ(default_columns(*rows).first, "id");  // as run_glue: the first other column
   const LabelSet labels = discover_labels(*rows, "label");
   EXPECT_EQ(labels.names(), Names({"bad", "good"}));
   const TextClassificationDataset data(
@@ -246,7 +246,7 @@ TEST_F(Classification, ChoosesColumnsAndRegressionAsRunGlue) {
   EXPECT_EQ(columns.first, "sentence1");
   EXPECT_EQ(columns.second, "sentence2");
   EXPECT_EQ(columns.label, "label");
-  EXPECT_TRUE(discover_labels(pairs, "label").empty());  // 0.5: scores
+  EXPECT_TRUE(discover_labels(pairs, "label").empty());  // 0.5: the labels are scores
   const TextClassificationDataset scores(std::make_shared<RecordFile>(pairs), tokenizer_,
                                          {.columns = columns});
   EXPECT_EQ(scores.get(0).values, std::vector<float>({0.5F}));
@@ -259,7 +259,7 @@ TEST_F(Classification, ChoosesColumnsAndRegressionAsRunGlue) {
   EXPECT_THAT(error_of([&] { default_columns(json); }), HasSubstr("name the columns"));
 }
 
-// tools/golden/make_records.py.
+// The cases are from tools/golden/make_records.py.
 TEST_F(Classification, TakesTextsAndLabelsAsRunGlue) {
   for (const nlohmann::json& one :
        read_json_file(testing::golden_path("records.json")).at("uses")) {
@@ -287,7 +287,7 @@ TEST_F(Classification, TakesTextsAndLabelsAsRunGlue) {
   }
 }
 
-// On 39c9efe0 the first record decided, and sentence2 was never read.
+// Commit 39c9efe0 took the columns from the first record, and never read sentence2.
 TEST_F(Classification, EveryRecordSaysWhichColumnsThereAre) {
   for (const char* first : {R"({"sentence1": "a", "label": 0})",
                             R"({"sentence1": "a", "sentence2": null, "label": 0})"}) {
@@ -309,7 +309,7 @@ TEST_F(Classification, EveryRecordSaysWhichColumnsThereAre) {
   EXPECT_EQ(default_columns(RecordFile(labels)).label, "label");
   EXPECT_THAT(error_of([&] { open("sst2", labels); }),
               HasSubstr("b.jsonl, line 1: there is no field 'label'"));
-  // A set to predict has labels in some rows.
+  // A set for prediction has labels in some rows.
   const auto test = open("sst2", labels, {.needs_labels = false});
   EXPECT_EQ(test->get(0).labels, Ids({kIgnoreLabel}));
   EXPECT_EQ(test->get(1).labels, Ids({1}));

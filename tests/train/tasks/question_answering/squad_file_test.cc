@@ -119,7 +119,7 @@ TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
       R"({"id": "b", "question": "q", "is_impossible": true, "answers": [{"text": "no", "answer_start": 99}]}, {"id": "c", "question": "q"})");
   EXPECT_EQ(read_squad(path, {.version_2_with_negative = true}).questions.size(), 2u);
   EXPECT_EQ(read_squad(path, {.needs_answers = false}).questions.size(), 2u);
-  // Neither 1 nor "true" is taken for false.
+  // Neither 1 nor "true" is read as false.
   for (const char* other : {"1", "\"true\""})
     EXPECT_THAT(
         error_of(
@@ -127,7 +127,7 @@ TEST_F(SquadFileTest, HasQuestionsWithoutAnswers) {
         HasSubstr(fmt::format("question 0 (b): is_impossible is {}, not true or false", other)));
 }
 
-// On f990d27 the characters before each answer were counted anew.
+// Commit f990d27 counted the characters before each answer anew.
 TEST_F(SquadFileTest, ManyAnswersInOneLongTextAreFoundInLinearTime) {
   std::string context, answers;
   for (int i = 0; i < 100'000; ++i) context += "\u00e9\u00e9b";

@@ -30,7 +30,7 @@ const json& golden() {
   return all;
 }
 
-// The numbers of make_tasks.py's logit(): exact multiples of 2^-20.
+// The values of make_tasks.py's logit(): exact multiples of 2^-20.
 float logit(std::uint32_t kind, std::uint32_t feature, std::uint32_t position) {
   std::uint32_t x = (feature * 1000003U + position * 7919U + kind * 104729U + 12345U) * 2654435761U;
   x ^= x >> 16;
@@ -44,7 +44,8 @@ struct Logits {
   std::vector<AnswerLogits> views;
 };
 
-// `padding` more than a feature's tokens, far above all others: nothing may look at them.
+// `padding` more positions than a feature has tokens. Their logits are far above all others,
+// and must not be read.
 Logits logits_of(const SquadDataset& data, std::int64_t padding) {
   Logits logits;
   for (std::int64_t f = 0; f < data.size(); ++f) {
@@ -72,7 +73,7 @@ std::int32_t characters_before(const std::string& text, std::int64_t bytes) {
       std::count_if(text.begin(), text.begin() + bytes, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-// Begins and ends, in characters, of the context's tokens of a feature.
+// For each context token of a feature, its first and last character.
 Ids offsets_of(const SquadDataset& data, const Feature& feature) {
   const auto& question = data.file().questions[static_cast<std::size_t>(feature.question)];
   const std::string& context = data.file().contexts[static_cast<std::size_t>(question.context)];
@@ -161,7 +162,7 @@ TEST_F(SquadTest, AnswersEqualUtilsQas) {
   }
 }
 
-// As numpy's argsort, read from its end.
+// The order is that of numpy's argsort, read from its end.
 TEST_F(SquadTest, OfEqualLogitsTheLaterPositionsAreTaken) {
   const json& run = golden().at("squad").at("runs")[0];
   const SquadDataset data(small(), *tokenizer(run["tokenizer"]),
@@ -246,7 +247,7 @@ TEST_F(SquadTest, SaysWhatCannotBe) {
   EXPECT_THROW(data.feature(data.size()), Error);
 }
 
-// On 39c9efe0 every window of every question was held: 300 MB here.
+// Commit 39c9efe0 held every window of every question: 300 MB here.
 TEST_F(SquadTest, HoldsNoWindowsOfAManyTimesReadContext) {
   std::string questions, words;
   for (int i = 0; i < 400; ++i)
@@ -277,7 +278,7 @@ std::string digest(const Ids& numbers) {
       .substr(0, 16);
 }
 
-// Every feature and prediction of 473 questions.
+// Compares every feature and prediction of 473 questions.
 TEST(SquadSample, EqualsHuggingFaces) {
   SHOAL_SHARED_DATA_OR_SKIP(vocab, "bert-base-uncased-vocab.txt");
   SHOAL_SHARED_DATA_OR_SKIP(path, "squad-v1.1-sample.json");

@@ -1,4 +1,4 @@
-// Tagged text; labels of pieces against Hugging Face's (tools/golden/make_tasks.py).
+// Tagged text; labels of tokens against Hugging Face's (tools/golden/make_tasks.py).
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 #include "support/golden.h"
@@ -123,7 +123,7 @@ TEST_F(TaggedTest, ReadsJsonLines) {
   EXPECT_EQ(other.sentences[0].tags, Words({"1"}));
 }
 
-// tools/golden/make_records.py.
+// The cases are from tools/golden/make_records.py.
 TEST_F(TaggedTest, TakesWordsAndTagsAsRunNer) {
   for (const json& one :
        json::parse(read_text_file(testing::golden_path("records.json"))).at("uses")) {
@@ -154,7 +154,8 @@ TEST_F(TaggedTest, TakesWordsAndTagsAsRunNer) {
   EXPECT_THAT(error_of("a.jsonl", ""), HasSubstr("a.jsonl is empty: it has no record"));
 }
 
-// `datasets` makes floating-point numbers of [0, 1.0], and run_ner sorts 0 and true as one class.
+// `datasets` converts [0, 1.0] to floating-point numbers, and run_ner sorts 0 and true as one
+// class.
 TEST_F(TaggedTest, TagsAreOfOneType) {
   const auto record = [](const std::string& tags) {
     return R"({"tokens": ["a", "b"], "ner_tags": [)" + tags + "]}\n";
@@ -237,7 +238,7 @@ TEST_F(TaggedTest, LabelsEqualHuggingFaces) {
         const json& row = expected["sentences"][static_cast<std::size_t>(i)];
         EXPECT_EQ(data.get(i).input_ids, row["ids"].get<Ids>()) << name << " " << row;
         EXPECT_EQ(data.get(i).labels, row[all ? "all" : "first"].get<Ids>()) << name << " " << row;
-        std::vector<std::int64_t> first;  // where run_ner puts a word's tag
+        std::vector<std::int64_t> first;  // the token to which run_ner assigns a word's tag
         const auto labels_of_first = row["first"].get<Ids>();
         for (std::size_t t = 0; t < labels_of_first.size(); ++t)
           if (labels_of_first[t] != kIgnoreLabel) first.push_back(static_cast<std::int64_t>(t));
