@@ -1,4 +1,4 @@
-// Offloading changes where activations wait, and no number.
+// Offloading changes where activations are stored, and no result.
 #include "shoal/parallel/activation/offload.h"
 
 #include <csignal>
@@ -39,7 +39,7 @@ struct Model : nn::Fixture {
     input.ids = ids({4, 32}, all);
     input.targets = ids({4, 32}, all);
   }
-  // One microbatch; returns its loss.
+  // Runs one microbatch's forward and returns its loss.
   float forward(nn::Tape& tape) {
     context.begin_forward();
     context.tape = &tape;
@@ -92,14 +92,15 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   const std::int64_t left = peak_of(&offloader);
   EXPECT_EQ(loss, want_loss);
   EXPECT_EQ(model.gradients(), want);
-  // Ten blocks' inputs stay otherwise; now the two that leave, and the one that is worked on.
+  // Without offloading, ten blocks' inputs stay. Now two are being copied out, and one is in use.
   EXPECT_LE(left, kept - (10 - 4) * kHidden);
   const OffloadStatistics statistics = offloader.statistics();
   EXPECT_GE(statistics.tensors, 10);
   EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
   EXPECT_EQ(statistics.held_bytes, statistics.bytes);
   EXPECT_EQ(offloader.statistics().early, 0) << "nobody expected them";
-  // Told of all, it brings no more than two ahead of the backward.
+  // With every batch announced, the offloader brings back at most two tensors ahead of the
+  // backward.
   EXPECT_LE(peak_of(&offloader, true), left + 2 * kHidden);
   EXPECT_EQ(model.gradients(), want);
   EXPECT_GT(offloader.statistics().early, 0);
@@ -110,7 +111,7 @@ TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
   Offloader offloader(model.memory, {.min_bytes = kHidden});
   std::vector<std::vector<float>> results;
   for (int step = 0; step < 3; ++step) {
-    // Three microbatches in flight, walked in another order.
+    // Three microbatches are in flight; their backwards run in another order.
     std::vector<std::unique_ptr<nn::Tape>> tapes;
     std::vector<std::shared_ptr<Offloader::Batch>> batches;
     std::vector<nn::Value> losses;
@@ -125,7 +126,7 @@ TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
     for (const int i : {1, 0, 2}) {
       const auto at = static_cast<std::size_t>(i);
       offloader.expect(*batches[at]);
-      offloader.expect(*batches[at]);  // no harm
+      offloader.expect(*batches[at]);  // has no effect
       model.context.random.sample_first = static_cast<std::uint32_t>(4 * i);
       tapes[at]->backward(model.context, losses[at]);
     }
@@ -185,14 +186,14 @@ TEST(Offload, AFullDiskIsNamed) {
                           HasSubstr("make room there")));
 }
 
-// Read ahead or when it is asked for: what failed is said as what it was.
+// The error is the same whether the file is read ahead or on demand.
 TEST(Offload, AFileThatCannotBeReadIsNamed) {
   for (const bool ahead : {true, false}) {
     Model model;
     const testing::TemporaryDirectory directory;
     Offloader offloader(model.memory, {.directory = directory.path(),
                                        .min_bytes = kHidden,
-                                       .max_leaving = 0});  // all are written by the end of forward
+                                       .max_leaving = 0});  // all are written at the end of forward
     const std::string text = test::error_text([&] {
       nn::Tape tape;
       const auto batch = offloader.begin_batch();

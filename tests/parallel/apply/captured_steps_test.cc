@@ -1,5 +1,5 @@
-// Steps of meshes that are captured, or were to be. On the host, whose kernels compute while a step
-// is captured; what ranks exchange then does not happen, as on a device.
+// Steps of meshes that are captured, or whose capture fails. They run on the host, whose kernels
+// compute during a capture. As on a device, collectives do not run then.
 #include <optional>
 
 #include "rig.h"
@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int kPlaces = 12;  // in a step
+constexpr int kPlaces = 12;  // where a capture fails in a step
 constexpr Task kSmall{.rows = 4, .length = 6, .heads = 2};
 
 // Ends a capture before one of the step's operations.
@@ -35,11 +35,11 @@ class Breaker final : public nn::Dispatcher {
 };
 
 struct Steps {
-  std::vector<double> losses, norms;  // each rank's of each step, sorted
+  std::vector<double> losses, norms;  // of each rank and step, sorted
   Whole state;
 };
 
-// A rank whose model is trained in memory of a plan.
+// A rank that trains its model in planned memory.
 class PlannedRank {
  public:
   PlannedRank(const Layout& layout, collectives::Communicator& all, bool captured)
@@ -55,8 +55,8 @@ class PlannedRank {
       losses_ = context_.empty({layout.microbatches}, DType::f32, MemoryTag::data);
   }
 
-  // Twice for each `part`: a step that is recorded, and one whose capture fails once so many of
-  // `places` parts of its operations are done.
+  // Two calls for each `part`: one records the step, the other captures it and fails after
+  // part/places of its operations.
   void capture(int step, int part, int places) {
     if (!capture_)
       capture_.emplace(
@@ -71,7 +71,7 @@ class PlannedRank {
   void call_by_call(int step) {
     run(step, [](const auto& body) { body(); });
   }
-  // What such a step takes and gives back, by turns, from each memory: "+0 +1 -0 ... | +0 ...".
+  // The allocations and releases of such a step in order, for each memory: "+0 +1 -0 ... | +0 ...".
   std::string record(int step) {
     const RepeatableStep repeatable;
     std::vector<nn::PlannedMemory*> memories = all_.memories();
@@ -150,7 +150,7 @@ class PlannedRank {
   test::NotingBackend backend_;
   std::optional<nn::StepCapture> capture_;
   Steps mine_;
-  int operations_ = 0;  // of a step's forwards and backwards
+  int operations_ = 0;  // in a step's forwards and backwards
   bool open_ = false;
 };
 
@@ -164,7 +164,8 @@ Steps steps_of(const Layout& layout, bool captured) {
     rank.call_by_call(0);
     for (int i = 0; i < 2 * kPlaces; ++i)
       if (captured)
-        // Each rank elsewhere, rank 0 first before everything and last behind all of it.
+        // Each rank fails at another point. Rank 0 fails first before its first operation, and at
+        // last after its last one.
         rank.capture(i + 1, i / 2, kPlaces - 1 + world.rank);
       else
         rank.call_by_call(i + 1);
@@ -182,8 +183,8 @@ Steps steps_of(const Layout& layout, bool captured) {
   return steps;
 }
 
-// Wherever a capture fails, the step and those behind it run call by call, to the bit as where
-// nobody tried to capture them.
+// Wherever a capture fails, this step and the later ones run call by call, with the same bits
+// as without capture.
 class AbandonedCapture : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(AbandonedCapture, LeavesNothingOfItsStep) {
@@ -205,8 +206,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{.task = kSmall, .rdp = 4, .sharding = 3, .degree = 2}),
     [](const auto& test) { return test.param.text(); });
 
-// What a step that is to be captured takes from its memories, and when, hangs on no time: whatever
-// of what it exchanges is done when it looks.
+// The order in which a step to be captured allocates and releases memory must not depend on timing:
+// on whether a collective is already done when the step asks.
 class CapturedOrder : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(CapturedOrder, HangsOnNoTime) {

@@ -1,14 +1,14 @@
-// Activations that leave between forward and backward, on meshes whose tensors are large enough to:
-// a host's into a file, a device's into pinned memory. As many as the layout says, and no bit of
-// the steps differs. Smaller ones stay.
+// Activations that are offloaded between forward and backward, on meshes whose tensors are large
+// enough: from the host to a file, from a device to pinned memory. The number of tensors is what
+// the layout predicts, and no bit of the steps differs. Smaller tensors stay.
 #include "rig.h"
 
 namespace shoal::parallel {
 namespace {
 
 constexpr int kTwoSteps = 2, kWidth = 64;
-// Rows of a microbatch's sequences on each rank. On the host 16 x 16 x 64 f32 are the 64 KiB from
-// which on tensors leave where nobody says otherwise; a CPU that plays the device has an eighth.
+// Rows of a microbatch on each rank. On the host 16 x 16 x 64 f32 are 64 KiB, the default minimum
+// for offloading. The emulated GPU uses an eighth.
 int rows_of_one() { return testing::on_cuda() ? 2 : 16; }
 std::int64_t stream_bytes() { return std::int64_t{rows_of_one()} * kLength * kWidth * 4; }
 std::int64_t offload_from() {
@@ -19,8 +19,8 @@ Task task_of(int parts) { return {.rows = rows_of_one() * parts, .heads = kWidth
 
 class MeshOffload : public ::testing::TestWithParam<Layout> {};
 
-// Of each microbatch a group of checkpoints leaves its input, and the head the input of its norm
-// and the gradient that it has computed in forward.
+// Per microbatch, each group of checkpoints offloads its input. The head offloads the input of its
+// norm and the gradient that it computes in forward.
 std::int64_t tensors_of(const Layout& layout, const std::vector<UnitRange>& units) {
   std::int64_t tensors = 0;
   for (const UnitRange& stage : units) {
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{.tp = 2, .prescaled = true, .checkpoint_group = 1, .offload = true}),
     [](const auto& test) { return test.param.text(); });
 
-// One row less, and each is below what may leave.
+// With one row less, each tensor is below the minimum.
 TEST(MeshOffloadOf, SmallerTensorsStay) {
   Task task = task_of(1);
   task.rows -= 1;

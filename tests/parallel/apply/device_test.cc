@@ -1,6 +1,6 @@
-// What holds on a device as on the host: a few steps of every kind of parallelism, the tensors in
-// device memory proper, equal to one rank's, the same bits twice, and without a wait for the device
-// that one rank does not have.
+// A few steps of every kind of parallelism on a device, with the tensors in device memory.
+// They equal one rank's steps, have the same bits twice, and wait for the device only as
+// often as one rank does.
 #include "rig.h"
 #include "support/little_time.h"
 
@@ -20,7 +20,7 @@ Trained alone(const Layout& layout) {
   return trained({.task = layout.task, .microbatches = layout.microbatches}, 0, kFew);
 }
 
-// The most of each that a steady step asked for.
+// The maximum of each count over the steady steps.
 DeviceStatistics most_asked(const Trained& run) {
   DeviceStatistics most;
   for (std::size_t step = kFirstSteady; step < run.asked.size(); ++step) {
@@ -47,14 +47,14 @@ TEST_P(OnDevice, StepsAreOneRanksAndWaitNoMore) {
   EXPECT_LE(all.synchronizations, ranks * one.synchronizations);
   EXPECT_LE(all.blocking_copies, ranks * one.blocking_copies);
   EXPECT_EQ(one.allocations, 0);
-  // How many blocks are on their way at a time, of messages and uploads, hangs on time.
+  // The number of blocks in flight, for messages and uploads, depends on timing.
   if (layout.pp == 1 && layout.tp == 1) {
     EXPECT_EQ(all.allocations, 0);
   }
 }
 
-// The same steps, none of which anybody waits for: not one bit differs, and nobody did. Of f16 the
-// first overflow.
+// No host thread waits during queued steps, and they have the same bits. In f16 the
+// first steps overflow.
 TEST_P(OnDevice, QueuedStepsWaitForNothing) {
   if (!testing::on_cuda()) GTEST_SKIP() << "the host's kernels are done when they return";
   Layout layout = GetParam();

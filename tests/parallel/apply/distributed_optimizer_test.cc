@@ -1,4 +1,4 @@
-// What DistributedOptimizer adds to a layout: 16 bits, loss scales, what a checkpoint holds.
+// DistributedOptimizer on layouts: 16-bit types, loss scales, the contents of a checkpoint.
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -15,7 +15,7 @@ namespace {
 TEST(SixteenBits, TrainAsOneRankDoes) {
   struct Case {
     DType dtype;
-    double loss, norm;  // tolerated
+    double loss, norm;  // tolerances
   };
   for (const Case c : {Case{DType::bf16, 1e-3, 2e-2}, Case{DType::f16, 2e-4, 5e-3}}) {
     const Trained& want = one_rank(c.dtype);
@@ -29,17 +29,17 @@ TEST(SixteenBits, TrainAsOneRankDoes) {
     expect_one_writer(got.state, want.state);
     std::printf("%s: losses %.1e, norms %.1e, %td skipped\n", layout.text().c_str(), found.loss,
                 found.norm, std::ranges::count(got.skipped, true));
-    // At 2^26 f16 overflows at first; bf16 is not scaled.
+    // At 2^26 f16 overflows at first. bf16 has no loss scale.
     EXPECT_EQ(std::ranges::count(want.skipped, true) > 0, c.dtype == DType::f16);
   }
 }
 
-// Tensor parallelism rounds sums elsewhere, and Adam makes much of little differences: gradients
-// are compared where both have the same weights.
+// Tensor parallelism rounds sums at other points, and Adam amplifies small differences. So
+// gradients are compared where both have the same weights.
 TEST(SixteenBits, HaveOneRanksGradientsUnderTensorParallelism) {
   struct Case {
     DType dtype;
-    double gradient;  // tolerated: 8e-3 of bf16 and 1e-3 of f16 is rounding
+    double gradient;  // tolerance: bf16 rounds by 8e-3, f16 by 1e-3
   };
   for (const Case c : {Case{DType::bf16, 1.6e-2}, Case{DType::f16, 2e-3}}) {
     const Whole& start = one_rank(c.dtype).state;
@@ -57,7 +57,7 @@ TEST(SixteenBits, HaveOneRanksGradientsUnderTensorParallelism) {
   }
 }
 
-// What held() gives is all there is: on another layout the run goes on.
+// The state from held() is complete: another layout can continue from it.
 TEST(DistributedOptimizer, ContinuesOnAnotherLayout) {
   const Layout whole{.pp = 2, .tp = 2, .microbatches = 4};
   const Layout sharded{.rdp = 2, .pp = 2, .microbatches = 4, .sharding = 3};
@@ -75,7 +75,7 @@ TEST(DistributedOptimizer, ContinuesOnAnotherLayout) {
   }
 }
 
-// Weights from elsewhere, parameter by parameter and part by part.
+// Given weights, parameter by parameter and part by part.
 TEST(ParallelModel, StartsFromWhatItIsGiven) {
   const auto number = [](std::size_t place) { return 1e-4f * static_cast<float>(place) + 0.1f; };
   for (const Layout& layout :
@@ -117,7 +117,7 @@ TEST(ParallelModel, StartsFromWhatItIsGiven) {
   }
 }
 
-// A vocabulary that two ranks do not share evenly, of a size at which one more row moves the cut.
+// Two ranks cannot divide this vocabulary evenly. One more row would move the partition.
 TEST(ParallelModel, TensorParallelRanksAreCutAlike) {
   nn::Gpt2Config config = tiny({.heads = 2});
   config.vocab_size = 141;
@@ -178,7 +178,7 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
       const std::int64_t parameters = rank.memory.usage(MemoryTag::parameters).current;
       const double untrained = model.evaluate(batch).sum;
       EXPECT_EQ(rank.memory.usage(MemoryTag::parameters).current, parameters) << "units' values";
-      EXPECT_FALSE(model.owned().empty());  // what a checkpoint is read into
+      EXPECT_FALSE(model.owned().empty());  // a checkpoint is read into it
       EXPECT_EQ(rank.memory.usage(MemoryTag::gradients).peak, 0);
       EXPECT_EQ(rank.memory.usage(MemoryTag::optimizer).peak, 0);
       EXPECT_EQ(model.train(batch).targets, model.evaluate(batch).targets);
@@ -204,7 +204,7 @@ TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
   EXPECT_THAT(said, ::testing::Each(""));
 }
 
-// Frozen parameters stay as they were, and one rank writes them.
+// Frozen parameters do not change, and one rank writes them.
 TEST(FrozenParameters, TrainAsOneRankDoes) {
   const Trained want = trained({.frozen = true}, 0, 2);
   EXPECT_FALSE(want.first.values.contains("transformer.wpe.weight"));
@@ -220,7 +220,7 @@ TEST(FrozenParameters, TrainAsOneRankDoes) {
   }
 }
 
-// Where masters and moments lie changes no bit.
+// The place of masters and moments changes no bit.
 TEST(MastersElsewhere, AreTheSame) {
   for (Layout layout :
        {Layout{.rdp = 2}, Layout{.rdp = 2, .sharding = 1}, Layout{.rdp = 2, .sharding = 3},
@@ -242,8 +242,8 @@ TEST(MastersElsewhere, AreTheSame) {
   }
 }
 
-// Of two ranks sums have the same bits in any order, and so then have all updates: nothing but its
-// place in the model decides how an element is rounded.
+// With two ranks, sums have the same bits in any order, and so do all updates. Only an element's
+// position in the model decides how it is rounded.
 TEST(StochasticRounding, OfShardsIsThatOfTheWhole) {
   for (const Rule rule : {Rule::adamw, Rule::lamb}) {
     Layout layout{.rdp = 2, .dtype = DType::bf16, .rule = rule, .rounded = true};
@@ -281,7 +281,7 @@ TEST(StochasticRounding, OfPartsKnowsTheirPlaces) {
 
 class LambLayouts : public ::testing::TestWithParam<Layout> {};
 
-// Trust ratios are whole parameters', however a parameter lies.
+// Trust ratios are those of whole parameters, however the layout divides a parameter.
 TEST_P(LambLayouts, TrainAsOneRankDoes) {
   constexpr int kFew = 6;
   const Trained want = trained({.rule = Rule::lamb}, 0, kFew);
@@ -307,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.rdp = 2, .sharding = 1, .degree = 1},  // one rank has all parts
         Layout{.rdp = 2, .pp = 2, .tp = 2, .microbatches = 2, .prescaled = true, .sharding = 3}));
 
-// Of all weights together: how far they are apart, relative to their norm.
+// The distance between all weights together, relative to their norm.
 double apart(const Whole& got, const Whole& want) {
   double whole = 0, apart = 0;
   for (const auto& [name, values] : want.values) {
@@ -320,7 +320,7 @@ double apart(const Whole& got, const Whole& want) {
   return std::sqrt(apart / whole);
 }
 
-// Weights show whose ratios were taken.
+// The weights depend on the tensors that the ratios are taken of.
 TEST(Lamb, OfPartsAloneIsAnotherRule) {
   constexpr int kFew = 3;
   const Trained want = trained({.rule = Rule::lamb}, 0, kFew);
@@ -334,8 +334,8 @@ TEST(Lamb, OfPartsAloneIsAnotherRule) {
   }
 }
 
-// Parts that say how many elements they have add up to those of the whole parameter, on each rank
-// that holds some: none counts twice, none is forgotten.
+// The element counts of the parts add up to that of the whole parameter. No part counts
+// twice or not at all.
 TEST(Lamb, CountsEachPartOnce) {
   for (const Layout& layout :
        {Layout{.rdp = 2, .pp = 2, .tp = 2}, Layout{.rdp = 4, .sharding = 2, .degree = 2},

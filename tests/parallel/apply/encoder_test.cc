@@ -1,6 +1,6 @@
-// The encoders' families and heads on forms of parallelism against one rank: losses of three steps
-// of AdamW, with dropout, padding and token types. BERT's language model is among the layouts of
-// equivalence_test.cc.
+// The encoder families and their heads on several kinds of parallelism, compared with one rank:
+// losses of three AdamW steps, with dropout, padding and token types. BERT's language model is
+// among the layouts of equivalence_test.cc.
 #include "rig.h"
 #include "support/one_core.h"
 
@@ -73,7 +73,8 @@ TEST_P(EncoderOnLayout, TrainsAsOneRank) {
     EXPECT_NEAR(ours[step] / expected[step], 1, 2e-5) << "step " << step;
 }
 
-// A checkpoint of one layout is one of any other: parts have the whole model's names and shapes.
+// A checkpoint of one layout can be read by any other: parts have the whole model's names and
+// shapes.
 TEST(ParallelEncoder, PartsAreNamedAsTheWhole) {
   const auto shapes_of = [](const nn::Encoder& model) {
     std::map<std::string, std::string> shapes;
@@ -106,10 +107,10 @@ INSTANTIATE_TEST_SUITE_P(
         EncoderCase{"bert", kClasses, {.rdp = 2, .pp = 2, .microbatches = 2}},
         EncoderCase{"roberta", kClasses, {.pp = 2, .tp = 2, .microbatches = 2}},
         EncoderCase{"distilbert", kClasses, {.tp = 2, .prescaled = true, .speed = true}},
-        // Sequences are split, and the heads see whole ones.
+        // Sequences are split; the heads receive whole ones.
         EncoderCase{"roberta", kClasses, {.tp = 2, .prescaled = true}},
         EncoderCase{"distilbert", kAnswers, {.rdp = 2, .tp = 2, .prescaled = true}},
-        // Weights that units of several stages share, and dropout that must tell them apart.
+        // Units of several stages share weights, and dropout must differ between them.
         EncoderCase{"albert", kLm, {.pp = 2, .microbatches = 4, .checkpoint_group = 1}},
         EncoderCase{"albert", kLm, {.rdp = 2, .tp = 2, .sharding = 3}}));
 

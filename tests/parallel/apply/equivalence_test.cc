@@ -1,7 +1,7 @@
-// Layouts of GPT-2, BERT and Llama against one rank: the same losses, step after step, and
-// gradients. Here, of small meshes, so many that any two options meet (layouts.h), for a few steps;
-// with SHOAL_TEST_FULL, of all meshes, any three, for 20. SHOAL_TEST_LAYOUTS chooses from every one
-// there is: all, or those whose name has that in it.
+// Layouts of GPT-2, BERT and Llama compared with one rank: losses of each step, and gradients. By
+// default, layouts of small meshes run a few steps; any two options occur together (layouts.h).
+// With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options occur together.
+// SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain its value.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -21,7 +21,8 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// A wrong gradient shows in the first step, a wrong update in the second; the others repeat them.
+// A wrong gradient shows in the first step and a wrong update in the second. Later steps repeat
+// them.
 constexpr int kFewSteps = 4;
 
 bool is_full() { return !environment("SHOAL_TEST_FULL").empty(); }
@@ -37,7 +38,7 @@ std::vector<Layout> chosen_layouts() {
   return layouts;
 }
 
-// The largest differences, and where they were.
+// The largest differences, and where they occurred.
 struct Worst {
   double loss = 0, gradient = 0;
   std::string loss_of = "none", gradient_of = "none";
@@ -47,9 +48,9 @@ struct Worst {
   }
 };
 
-// How far norms may be apart. Rounding grows from step to step, in a few models (seven heads of
-// BERT) a thousandfold in 20: then ten times as far as one rank moves whose weights began a last
-// place away, since layouts round otherwise in every step.
+// The tolerance for norms. Rounding errors grow from step to step, in a few models (BERT with seven
+// heads) a thousandfold in 20 steps. For these the tolerance is ten times the distance to one rank
+// whose initial weights differ in the last bit, because layouts round differently in every step.
 double norm_mark(const Layout& layout, const Trained& want, int steps, double norm) {
   constexpr double kMark = 2e-4, kMost = 5e-3;
   if (norm < kMark) return kMark;
@@ -72,7 +73,7 @@ Difference expect_as_one_rank(const Layout& layout, int steps) {
   return found;
 }
 
-// In pieces: a process for each where ctest or GTEST_TOTAL_SHARDS runs them.
+// The tests are split into pieces: ctest and GTEST_TOTAL_SHARDS run one process for each.
 constexpr std::size_t kPieces = 8;
 class Layouts : public ::testing::TestWithParam<std::size_t> {};
 
@@ -82,7 +83,7 @@ TEST_P(Layouts, TrainAsOneRankDoes) {
   const int steps = few ? kFewSteps : kSteps;
   Worst worst;
   int count = 0;
-  const bool many = layouts.size() > 200;  // which takes minutes: say where it is
+  const bool many = layouts.size() > 200;  // takes minutes, so report progress
   for (std::size_t i = GetParam(); i < layouts.size(); i += kPieces) {
     SCOPED_TRACE(layouts[i].text());
     if (many) std::fprintf(stderr, "%zu %s\n", i, layouts[i].text().c_str());
@@ -100,7 +101,7 @@ TEST_P(Layouts, TrainAsOneRankDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Piece, Layouts, ::testing::Range<std::size_t>(0, kPieces));
 
-// Llama is among the generated layouts of the full run; here, one of each way to cut its layers.
+// The full run generates Llama's layouts. This test has one for each way to divide its layers.
 class LlamaLayouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(LlamaLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
@@ -122,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
     [](const auto& test) { return test.param.text(); });
 
-// Rows of several texts, which every cut of a batch or a layer must keep apart.
+// Rows hold several texts, which must stay separate wherever a batch or a layer is divided.
 class PackedLayouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(PackedLayouts, TrainAsOneRankDoes) {
@@ -157,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kPackedLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
     [](const auto& test) { return test.param.text(); });
 
-// What all layers need of a batch that ranks have parts of, its first layer gathers: where texts
-// begin and, of rotary layers, positions.
+// The first layer gathers inputs that all layers need from divided batches: where texts begin and,
+// for rotary layers, positions.
 TEST(PackedLayout, GathersOnceForAllLayersOfAMicrobatch) {
   constexpr int kTwoSteps = 2;
   for (Layout layout : {Layout{.task = kPacked, .tp = 2, .microbatches = 2},
@@ -170,7 +171,7 @@ TEST(PackedLayout, GathersOnceForAllLayersOfAMicrobatch) {
     layout.task.packed = false;
     const std::int64_t apart = trained(layout, 0, kTwoSteps).tp_operations;
     EXPECT_GT(apart, 0);
-    // Its evaluation is a step's microbatches, too.
+    // An evaluation runs as many microbatches as a step.
     EXPECT_EQ(packed - apart, gathers * layout.microbatches * (kTwoSteps + 1));
   }
 }
@@ -183,7 +184,7 @@ TEST(LlamaLayout, MoreRanksThanKeyHeadsAreRefused) {
   EXPECT_EQ(layout_model(*make_model(layout.task)).heads, 4);
 }
 
-// That what is chosen has what it is chosen for, found another way than it was chosen.
+// The selected layouts cover what they should, as computed by another algorithm.
 TEST(LayoutSpace, IsCovered) {
   using Names = std::array<std::string, 10>;
   const auto names_of = [](const Layout& l) {
@@ -204,7 +205,7 @@ TEST(LayoutSpace, IsCovered) {
   for (const Layout& layout : layouts)
     for (const Names names = names_of(layout); const std::string& one : names)
       for (const std::string& other : names) chosen.insert(one + ", " + other);
-  // A sample of the legal ones: all would take seconds.
+  // Only a sample of the legal layouts, because all would take seconds.
   for (std::size_t i = 0; i < space.legal.size(); i += 7)
     for (const Names names = names_of(space.legal[i]); const std::string& one : names)
       for (const std::string& other : names)

@@ -1,5 +1,5 @@
-// A rank that fails ends the others within moments, whatever groups they wait in, and they know who
-// it was and why.
+// A rank that fails ends the others within moments, whichever groups they wait in. Their errors
+// name the rank and the reason.
 #include <chrono>
 
 #include "rig.h"
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kWhy = "the test's own failure";
 
-// Full after so many allocations, once that is said.
+// Fails after `allocations` more allocations, once fail_after() is called.
 class FullMemory final : public MemoryResource {
  public:
   explicit FullMemory(MemoryResource& upstream) : upstream_(upstream) {}
@@ -55,12 +55,12 @@ enum class Where { building, stage, update, evaluation };
 struct Ended {
   ErrorCode code = ErrorCode::internal;
   std::string text;
-  double at = 0;  // by one clock
+  double at = 0;  // all ranks use one clock
 };
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// One rank of the mesh, until somebody fails.
+// Runs one rank of the mesh until a rank fails.
 void run_rank(const Layout& layout, ProcessMesh& mesh, bool fails, Where where) {
   Rank rank;
   FullMemory full(*rank.host);
@@ -91,7 +91,7 @@ void run_rank(const Layout& layout, ProcessMesh& mesh, bool fails, Where where) 
   mesh.world().barrier()->wait();
 }
 
-// What became of each rank, where `failing` fails.
+// The end of each rank if `failing` fails.
 std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
   std::vector<Ended> all(static_cast<std::size_t>(layout.ranks()));
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
@@ -101,7 +101,7 @@ std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
     Ended& end = all[static_cast<std::size_t>(world.rank)];
     try {
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
-      group->barrier()->wait();  // nobody fails while others still make their groups
+      group->barrier()->wait();  // no rank fails while others still create their groups
       run_rank(layout, mesh, world.rank == failing, where);
     } catch (const Error& error) {
       end = {error.code(), error.what(), now()};
@@ -119,9 +119,9 @@ TEST(Failure, OfOneRankEndsAllOfThem) {
   double longest = 0;
   int failing = 0;
   for (const Layout& layout : layouts) {
-    failing = 3 - failing;  // so that each fails everywhere
+    failing = 3 - failing;  // so that both ranks fail in each way
     for (const Where where : {Where::building, Where::stage, Where::update, Where::evaluation}) {
-      failing = 3 - failing;  // in no group of each other's
+      failing = 3 - failing;  // ranks 1 and 2 share no group
       SCOPED_TRACE(fmt::format("{}, {}, rank {}", layout.text(), static_cast<int>(where), failing));
       const std::vector<Ended> all = ends(layout, failing, where);
       const Ended& first = all[static_cast<std::size_t>(failing)];

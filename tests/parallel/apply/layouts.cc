@@ -13,7 +13,7 @@ constexpr std::array kSchedules = {ScheduleKind::simple,      ScheduleKind::inte
                                    ScheduleKind::one_f_one_b, ScheduleKind::virtual_interleaved,
                                    ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v};
 
-// Numbers that the degrees divide, without the degrees dividing all of them.
+// Sizes that the degrees divide, although not every size is divisible by every degree.
 Task task_for(Model model, int rdp, int tp) {
   const auto odd = [](int degree) {
     while (degree % 2 == 0) degree /= 2;
@@ -40,7 +40,7 @@ std::string without_numbers(const std::string& text) {
   return out;
 }
 
-// The layouts that differ from `layout` in what concerns neither schedule nor batch.
+// Adds the layouts that differ from `layout` only in options other than the schedule and the batch.
 void add_options(Layout layout, std::vector<Layout>& all) {
   const int cut = (layout.rdp > 1) + (layout.pp > 1) + (layout.tp > 1);
   for (const char* placement : {"cluster", "spread", "TDP"}) {
@@ -97,14 +97,15 @@ std::vector<std::vector<std::size_t>> sets_of_axes(int strength) {
   return sets;
 }
 
-// What each set of axes has met so far.
+// The combinations of values that each set of axes has covered so far.
 class Coverage {
  public:
   explicit Coverage(int strength) : sets_(sets_of_axes(strength)), met_(sets_.size()) {
     for (auto& met : met_) met.resize(kMostValues * 10);
   }
   int sets() const { return static_cast<int>(sets_.size()); }
-  // How many sets of axes meet values that they had not; then they have.
+  // The number of sets of axes for which `values` is a new combination. If `meet`,
+  // records them as covered.
   int gain(const Values& values, bool meet) {
     int gained = 0;
     for (std::size_t i = 0; i < sets_.size(); ++i) {
@@ -142,7 +143,7 @@ RunShape run_of(const Layout& layout) {
 
 LayoutSpace every_layout(bool small) {
   LayoutSpace space;
-  // A schedule is made to be examined: once for each, then a short one stands in for it.
+  // Each kind of schedule is generated and checked once. Then a short one stands in for it.
   std::map<std::array<int, 3>, std::vector<LayoutProblem>> schedules;
   const auto add = [&](const Layout& layout) {
     const bool all = layout.rdp > 1 && layout.pp > 1 && layout.tp > 1;
@@ -187,7 +188,7 @@ LayoutSpace every_layout(bool small) {
   return space;
 }
 
-// Greedy: first the layouts that bring many new combinations, then those that bring fewer.
+// Greedy: selects layouts with many new combinations first, then those with fewer.
 std::vector<Layout> covering_layouts(const LayoutSpace& space, int strength) {
   std::vector<Values> values;
   for (const Layout& layout : space.legal) values.push_back(values_of(layout));

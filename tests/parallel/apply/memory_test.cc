@@ -1,4 +1,4 @@
-// What ranks hold, counted by tag, beside the formulas of docs/internals/layouts.md.
+// The memory of ranks, counted by tag and compared with the formulas of docs/internals/layouts.md.
 #include <numeric>
 
 #include "nn/fixture.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kContiguous = 1 << 20;
 
-// --- the formulas, in numbers ------------------------------------------------------------------
+// --- the formulas ------------------------------------------------------------------------------
 
 TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
   const auto held = [](int level, DType dtype, std::int64_t persistent = 0) {
@@ -41,7 +41,7 @@ TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
   EXPECT_EQ(rounded.optimizer, 2000) << "stochastic rounding needs no masters";
 }
 
-// Embeddings, four blocks, head; a stream of 8 bytes.
+// Embeddings, four blocks and a head. The stream between units has 8 bytes.
 std::vector<UnitCost> units() {
   std::vector<UnitCost> all(6);
   for (std::size_t unit = 0; unit < all.size(); ++unit) {
@@ -80,17 +80,17 @@ TEST(LayoutMemory, PipelinesKeepMicrobatchesInFlight) {
     return peak_of({.kind = kind, .ranks = 2, .microbatches = microbatches, .receive_ahead = 0},
                    two, rank, group);
   };
-  const double first = 10 + 2 * 100, own = 10 + 100 + 150;  // of a microbatch: kept, and computing
+  const double first = 10 + 2 * 100, own = 10 + 100 + 150;  // one microbatch: kept, computing
   const double message = 8;
-  // Rank 0 computes its second forward while the first one's output leaves.
+  // Rank 0 computes its second forward while it sends the first one's output.
   EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 1, 0), own);
   EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 8, 0), 1 * first + own + message);
   EXPECT_EQ(peak(ScheduleKind::simple, 8, 0), 7 * first + own + message);
   EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 8, 0, 1), 1 * (10 + 2 * 8) + 10 + 8 + 150 + message);
-  // Rank 1 has one microbatch at a time: two blocks, and the head.
+  // Rank 1 has one microbatch at a time: two blocks and the head.
   EXPECT_EQ(peak(ScheduleKind::one_f_one_b, 1, 1), 2 * 100 + 70);
-  // A split backward: the second block, with the first; then the first, with the weights' of the
-  // second.
+  // A split backward: first the second block's, while the first is kept; then the first block's,
+  // while the second's weight gradient waits.
   EXPECT_EQ(peak(ScheduleKind::zero_bubble, 1, 0), 10 + 100 + 170);
 }
 
@@ -107,14 +107,14 @@ nn::Gpt2Config larger() {
 }
 
 struct Held {
-  double elements = 0;  // of the rank's parameters
+  double elements = 0;  // of this rank's parameters
   StateMemory counted, formula;
-  double activations = 0, activations_formula = 0;  // at their peak
-  double unit_bytes = 0;                            // what a block keeps of a microbatch
+  double activations = 0, activations_formula = 0;  // peaks
+  double unit_bytes = 0;                            // kept by a block for a microbatch
   double message_bytes = 0;
 };
 
-// What the ranks of a mesh hold after a step of `rows` rows each microbatch.
+// The memory of the ranks of a mesh after a step with `rows` rows in each microbatch.
 std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows = 2) {
   const test::OneCore one_core;
   std::vector<Held> all(static_cast<std::size_t>(shape.size()));
@@ -123,7 +123,7 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
   options.plan.sharding.persistence_threshold = 0;
   options.offload.min_bytes = 1;
   test::run_thread_ranks(shape.size(), [&](const World& world, Store& store) {
-    nn::Fixture room(false, 1);  // first: it counts what the groups share
+    nn::Fixture room(false, 1);  // comes first: it counts the groups' shared memory
     collectives::CommunicatorOptions counted;
     counted.counted_by = &room.memory;
     const auto group = collectives::make_communicator(world, store, counted);
@@ -180,7 +180,7 @@ struct ExactCase {
   DType dtype = DType::f32;
   int degree = 0;
   bool rounded = false;
-  bool apart = false;  // masters and moments in the host's memory
+  bool apart = false;  // masters and moments are in host memory
   friend void PrintTo(const ExactCase& c, std::ostream* out) {
     *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
                         c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "",
@@ -190,7 +190,7 @@ struct ExactCase {
 
 class Exactly : public ::testing::TestWithParam<ExactCase> {};
 
-// Three steps on the tests' device, then what each tag holds. Of a step its losses stay.
+// Runs three steps on the tests' device, then compares each tag. A step keeps only its losses.
 TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
   const ExactCase& how = GetParam();
   test::run_thread_ranks(how.shape.size(), [&](const World& world, Store& store) {
@@ -206,7 +206,7 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
     nn::StepStateMemory state(*room.kernels, room.memory);
     room.context.random.state = state.pointer();
     nn::Gpt2Config config = larger();
-    config.vocab_size = 91;  // nothing is a power of two
+    config.vocab_size = 91;  // no power of two
     config.n_embd = 36;
     config.n_layer = 2;
     nn::Gpt2 gpt2(config);
@@ -247,7 +247,8 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         EXPECT_EQ(bytes(MemoryTag::optimizer), 0);
       }
       EXPECT_LE(bytes(MemoryTag::activations), 4 * how.shape.pp) << "the microbatches' losses";
-      // And that is the formulas' bytes and at most a line for each tensor, part and bucket.
+      // The exact plan exceeds the formulas by at most a cache line for each tensor, part and
+      // bucket.
       const StateMemory formula = state_memory(state_request(model));
       const auto gaps =
           64.0 * how.shape.rdp * (4.0 * static_cast<double>(model.parameters().size()));
@@ -293,7 +294,7 @@ void expect_near(double got, double want, double relative, const char* what) {
   EXPECT_NEAR(got, want, relative * want) << what;
 }
 
-// Buckets' lengths are rounded up to a cache line of each shard: within 2 %.
+// Each shard's part of a bucket is rounded up to a cache line: within 2 %.
 void expect_state(const Held& rank, const StateMemory& want) {
   expect_near(rank.counted.parameters, want.parameters, 0.02, "parameters");
   expect_near(rank.counted.gradients, want.gradients, 0.02, "gradients");
@@ -340,7 +341,8 @@ TEST(LayoutMemory, ParametersAndGradientsAreToo) {
   }
 }
 
-// The formula takes a unit's peak from one that runs alone, between whose blocks nothing is fused.
+// The formula takes a unit's peak from a unit that runs separately, where no fusion
+// between blocks happens.
 constexpr double kActivations = 0.05;
 
 TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
@@ -362,7 +364,7 @@ TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
   EXPECT_LT(offloaded.activations, each.activations - 2 * plain.message_bytes);
 }
 
-// A plan's memory is of what stays; its times are without waiting for a file.
+// A plan counts the memory that stays. Its times do not include waiting for a file.
 TEST(LayoutMemory, APlanKnowsWhatLeaves) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     nn::Fixture room(false, 1);
@@ -387,7 +389,7 @@ TEST(LayoutMemory, APlanKnowsWhatLeaves) {
   });
 }
 
-// What a plan says that a stage keeps of a microbatch is what its tape then holds.
+// The memory that a plan predicts for a stage's microbatch equals that of its tape.
 TEST(LayoutMemory, APlanCountsWhatGroupsOfCheckpointsKeep) {
   test::run_thread_ranks(1, [](const World& world, Store& store) {
     nn::Fixture room(false, 1);
@@ -434,7 +436,7 @@ TEST(LayoutMemory, PipelinesHoldTheirMicrobatches) {
         held({1, 4, 1}, {.plan = {.pipeline = {.schedule = kind, .microbatches = microbatches}}});
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       SCOPED_TRACE(fmt::format("{}, {} microbatches, rank {}", name(kind), microbatches, rank));
-      // A message more or less may be on its way.
+      // One message more or less may be in flight.
       EXPECT_NEAR(ranks[rank].activations, ranks[rank].activations_formula,
                   kActivations * ranks[rank].activations_formula + 2 * ranks[rank].message_bytes);
     }

@@ -99,7 +99,7 @@ ParallelPlan plan_of(const Layout& layout) {
                        .microbatches = layout.microbatches,
                        .chunks = layout.chunks},
           .tensor = {.prescaled_batch = layout.prescaled, .speed = layout.speed},
-          // Small buckets, so that there are many; norms and some biases stay whole.
+          // Buckets are small, so that there are many. Norms and some biases are not sharded.
           .sharding = {.level = layout.sharding,
                        .degree = layout.degree,
                        .bucket_elements = 3000,
@@ -137,7 +137,7 @@ void disturb(const HeldRun& run) {
   testing::set_values(run.tensor, values);
 }
 
-// What rounding draws its bits by is the element of the whole parameter.
+// Rounding draws its bits by the element of the whole parameter.
 void expect_places(const ParallelModel& model) {
   for (const OwnedRun& run : model.owned()) {
     ASSERT_TRUE(run.segment.rounding.has_value());
@@ -149,7 +149,7 @@ void expect_places(const ParallelModel& model) {
   }
 }
 
-// When no rank is in a step.
+// Called while no rank is in a step.
 DeviceStatistics statistics_of_all(collectives::Communicator& group) {
   if (!testing::on_cuda()) return {};
   group.host().barrier()->wait();
@@ -158,7 +158,7 @@ DeviceStatistics statistics_of_all(collectives::Communicator& group) {
   return now;
 }
 
-// LAMB that takes each part of a parameter for a whole one.
+// LAMB that treats each part of a parameter as a whole one.
 class LambOfParts final : public nn::UpdateRule {
  public:
   explicit LambOfParts(std::unique_ptr<nn::UpdateRule> lamb) : lamb_(std::move(lamb)) {}
@@ -185,12 +185,12 @@ std::unique_ptr<nn::UpdateRule> make_rule(Rule rule) {
 }
 
 nn::StepOutcome update(DistributedOptimizer& optimizer, Rank& rank, Rule rule) {
-  // LAMB's rate is relative to a parameter's norm.
+  // LAMB's rate is relative to the norm of a parameter.
   return optimizer.step(
       rank.state, {.learning_rate = rule == Rule::adamw ? kRate : 5e-2, .max_gradient_norm = 0.5});
 }
 
-// Steps of a device that nobody waits for, and what they came to.
+// Steps on a device for which no host thread waits, and their results.
 class Queued {
  public:
   Queued(Rank& rank, ParallelModel& model, DistributedOptimizer& optimizer, double first_scale)
@@ -203,7 +203,7 @@ class Queued {
                     : nn::LossScaler::none()) {
     scaler_.put(rank.state);
   }
-  // `rate` of update number `update`, which may be too high by the steps that were left out.
+  // `rate` is that of update number `update`, which is too high by the number of skipped steps.
   void step(std::vector<Microbatch>& microbatches, double targets, int update, double rate) {
     const nn::StepOptions options{.learning_rate = rate,
                                   .max_gradient_norm = 0.5,
@@ -224,7 +224,7 @@ class Queued {
       numbers_.note({optimizer_.rule().norm()});
     targets_.push_back(targets);
   }
-  // The same on every rank.
+  // All ranks read the same results.
   void read(Trained& result, collectives::Communicator& group) {
     collectives::watch(group, model_.context().stream);
     const auto all = numbers_.take();
@@ -249,7 +249,8 @@ class Queued {
   std::vector<double> targets_;
 };
 
-// Rows [first, first + count) begin up to three texts, each at places of its own.
+// Rows [first, first + count) each begin up to three texts, at positions that differ from row to
+// row.
 void pack(Rank& rank, int first, int count, int length, nn::ChainInput& input) {
   std::vector<std::int32_t> begins;
   for (int row = first; row < first + count; ++row)
@@ -263,7 +264,7 @@ void pack(Rank& rank, int first, int count, int length, nn::ChainInput& input) {
   input.positions = rank.ids({count, length}, {of_tokens, of_tokens + positions.count()});
 }
 
-// This rank's microbatches of a step; `targets` are added to.
+// This rank's microbatches of a step. Adds their targets to `targets`.
 std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
                                 int step, std::int64_t& targets) {
   const int length = layout.task.length;
@@ -401,7 +402,7 @@ const Trained& one_rank(DType dtype, const Task& task, int steps) {
 
 Difference difference(const Trained& got, const Trained& want) {
   Difference found;
-  // Not std::max, which passes over NaN.
+  // std::max would ignore NaN.
   const auto keep = [](double& largest, double apart) {
     if (std::isnan(apart) || apart > largest) largest = apart;
   };

@@ -1,4 +1,4 @@
-// A tiny GPT-2, BERT or Llama, trained on any layout, and on one rank.
+// A tiny GPT-2, BERT or Llama, trained on any layout and on one rank.
 #pragma once
 
 #include <algorithm>
@@ -25,9 +25,9 @@ constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 
 // bert: with a masked language model's head
 enum class Model : std::uint8_t { gpt2, bert, llama };
 
-// What is trained: layouts of one task are compared with one rank.
+// A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
-  int rows = kRows;  // of the global batch
+  int rows = kRows;  // in the global batch
   int length = kLength, heads = 8;
   Model model = Model::gpt2;
   bool packed = false;  // rows hold several texts
@@ -39,12 +39,12 @@ inline nn::Gpt2Config tiny(const Task& task = {}) {
   config.vocab_size = kVocabulary;
   config.n_positions = 24;
   config.n_embd = 4 * task.heads;
-  config.n_layer = kUnits - 2;  // and its ends
+  config.n_layer = kUnits - 2;  // besides embeddings and head
   config.n_head = task.heads;
   return config;
 }
 
-// Two heads share a key head, where they are even.
+// Two heads share a key head if their number is even.
 inline nn::LlamaConfig tiny_llama(const Task& task = {}) {
   nn::LlamaConfig config;
   config.vocab_size = kVocabulary;
@@ -73,10 +73,10 @@ inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int lay
   if (config.embedding_size > 0) config.embedding_size = 10;
   return config;
 }
-// Not materialised.
+// The model is not materialised.
 std::unique_ptr<nn::Chain> make_model(const Task& task);
 
-// lamb_of_parts is wrong: trust ratios are those of what a rank has of a parameter.
+// lamb_of_parts is wrong on purpose: its trust ratios are those of a rank's part of a parameter.
 enum class Rule { adamw, lamb, lamb_of_parts };
 
 struct Layout {
@@ -88,17 +88,17 @@ struct Layout {
   bool prescaled = false, speed = false;
   int checkpoint_group = 0;
   bool offload = false;
-  std::int64_t offload_from = 1;  // bytes of a tensor
+  std::int64_t offload_from = 1;  // minimum size of a tensor, in bytes
   std::string placement = "cluster";
   int sharding = 0, degree = 0;  // degree 0: all of rdp
   DType dtype = DType::f32;
-  double first_scale = 0x1p26;  // of f16
+  double first_scale = 0x1p26;  // for f16
   Rule rule = Rule::adamw;
-  bool queued = false;     // queue_train() and queue_step(): numbers are read at the end
-  bool frozen = false;     // the positions and a block are not trained
+  bool queued = false;     // queue_train() and queue_step(): results are read at the end
+  bool frozen = false;     // the positions and one block are not trained
   bool rounded = false;    // bf16 without masters
-  bool apart = false;      // masters and moments in another memory than the rank's
-  bool disturbed = false;  // a third of the weights up by a last place at the start, a third down
+  bool apart = false;      // masters and moments are in another memory
+  bool disturbed = false;  // at first, a third of the weights one ulp up, a third down
 
   int ranks() const { return rdp * pp * tp; }
   friend void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.text(); }
@@ -125,12 +125,12 @@ struct Layout {
   }
 };
 
-// Whole tensors, by name, and how many ranks said that an element is theirs to write.
+// Whole tensors by name, and for each element the number of ranks that write it.
 struct Whole {
   std::map<std::string, std::vector<double>> values;
   std::map<std::string, std::vector<int>> writers;
 };
-// What a rank has sent away until its backward, and the units that it has.
+// The statistics of a rank's offloading, and its units.
 struct Offloaded {
   OffloadStatistics statistics;
   std::vector<UnitRange> units;
@@ -141,23 +141,23 @@ struct Trained {
   double evaluated = 0;  // loss at the end, without dropout
   Whole first;           // gradients of its first step
   Whole state;           // masters and moments at the end
-  // Of the driver, all ranks together: what each step asked of it, training and update.
+  // The driver's counts over all ranks for each step, training and update.
   std::vector<DeviceStatistics> asked;
   std::int64_t tp_operations = 0;    // of the host's, in the tp group of rank 0
   std::vector<Offloaded> offloaded;  // by rank
 };
 
 struct Rank : nn::Fixture {
-  // One thread: ranks are many, and what they compute is small.
+  // One thread, because there are many ranks with little work each.
   Rank() : Fixture(false, 1, nn::FixtureMemory::job) { context.random.state = &state; }
-  // Row `row` of the global batch of `step`: the same whoever asks.
+  // Row `row` of the global batch of `step`. All ranks get the same.
   Tensor rows(int step, int first, int count, bool targets, int length = kLength) {
     std::vector<std::int32_t> all;
     for (int row = first; row < first + count; ++row) {
       std::int32_t id = (step * 31 + row * 7) % kVocabulary;
       for (int t = 0; t <= length; ++t) {
-        id = (id * 3 + 1) % kVocabulary;  // what follows can be learned
-        // Rows have different numbers of targets, as padding makes them.
+        id = (id * 3 + 1) % kVocabulary;  // the next token can be learned
+        // Rows have different numbers of targets, as with padding.
         if (t < length && !targets) all.push_back(id);
         if (t > 0 && targets) all.push_back(t > 3 + row % 13 ? -1 : id);
       }
@@ -168,33 +168,33 @@ struct Rank : nn::Fixture {
   kernels::StepState& state = *reachable_state;
 };
 
-// Rows [first, first + rows) of a step's batch for an encoder's head: with padding and token types.
+// Rows [first, first + rows) of a step's batch for an encoder's head, with padding and token types.
 nn::ChainInput encoder_input(Rank& rank, const nn::EncoderConfig& config, nn::EncoderTask task,
                              int step, int first, int rows, int length = kLength);
 
 struct Difference {
-  double loss = 0, norm = 0, gradient = 0;  // relative; the largest of all steps
+  double loss = 0, norm = 0, gradient = 0;  // relative; the maximum over all steps
 };
 
-// By element of the parameter: the element of the whole tensor.
+// For each element of the parameter, its index in the whole tensor.
 std::vector<std::size_t> places_of(const nn::Parameter& parameter);
-// Sums over the ranks that have different samples. Blocks.
+// The sum over the ranks that have different samples. Blocks.
 std::int64_t sum_over_samples(ProcessMesh& mesh, const ParallelModel& model, std::int64_t value);
-// Into the whole tensor that the run, which begins with the parameter's element `first`, is of.
+// Writes `run`, which begins at the parameter's element `first`, into the whole tensor of `into`.
 void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
              const Tensor& run, Whole& into);
 ParallelPlan plan_of(const Layout& layout);
 ParallelOptions options_of(const Layout& layout);
 
-// Steps [from, to); `start`: where they continue, or null. f16 starts with a loss scale of 2^26,
-// which overflows, and continues with 2^16, which does not.
+// Runs steps [from, to). `start`: the state to continue from, or null. f16 starts with a loss scale
+// of 2^26, which overflows, and continues with 2^16, which does not.
 Trained trained(const Layout& layout, int from = 0, int to = kSteps, const Whole* start = nullptr);
-// Made once for each. Not called by ranks.
+// Each result is computed once. Ranks must not call it.
 const Trained& one_rank(DType dtype = DType::f32, const Task& task = {}, int steps = kSteps);
 
-// NaN where either has one. Both have losses of as many steps.
+// NaN if either has a NaN. Both must have the same number of losses.
 Difference difference(const Trained& got, const Trained& want);
-// Of everything that one rank has, one rank writes each element.
+// Of all state that several ranks hold, one rank writes each element.
 void expect_one_writer(const Whole& got, const Whole& want);
 
 }  // namespace shoal::parallel

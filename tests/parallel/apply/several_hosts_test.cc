@@ -1,5 +1,6 @@
-// Ranks of emulated hosts that cut replicas unevenly: the sums of each are added in another order.
-// What replicas hold alike has the same bits all the same; and SMP's rules for collectives hold.
+// Ranks of emulated hosts that divide replicas unevenly, so that sums are added in different
+// orders. State that several replicas hold has the same bits nevertheless, and SMP's rules
+// for collectives apply.
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -19,7 +20,7 @@ World on_host(World world, const std::string& hosts) {
   return world;
 }
 
-// What ranks hold alike, by what it is of; of each its bytes, and who holds others.
+// Compares bytes that several ranks hold, by name, and lists the ranks that differ from the first.
 class Alike {
  public:
   void note(const std::string& what, const void* data, std::size_t bytes, int rank) {
@@ -52,16 +53,16 @@ struct Outcome {
   Whole gradients;  // of the first step
 };
 
-constexpr int kLayers = 4;  // of ALBERT, whose layers are one; six units
+constexpr int kLayers = 4;  // ALBERT's blocks are one layer; with its ends, six units
 
-// Two steps; `hosts`: a letter a rank, empty: one host.
+// Trains two steps. `hosts`: a letter for each rank; empty: one host.
 void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
   const test::OneCore one_core;
   std::mutex mutex;
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
     collectives::CommunicatorOptions how;
     if (!hosts.empty()) how.transport = "tcp";
-    how.fixed_order = layout.speed;  // tensor-parallel ranks have sums of their own then
+    how.fixed_order = layout.speed;  // then tensor-parallel ranks have sums of their own
     const auto group = testing::make_test_communicator(on_host(world, hosts), store, how);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;
@@ -89,7 +90,7 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
         if (step == 0 && run.writes)
           collect(*run.parameter, "", run.first, gradient, outcome.gradients);
       }
-      // Clips: at another norm weights would be others.
+      // The step clips, so a differing norm would give different weights.
       const double norm =
           optimizer.step(rank.state, {.learning_rate = 1e-2, .max_gradient_norm = 0.1})
               .gradient_norm;
@@ -119,7 +120,8 @@ struct Case {
 };
 class TiedWeights : public ::testing::TestWithParam<Case> {};
 
-// ALBERT's layers are tied over all stages of blocks, its table over the ends.
+// ALBERT's layers are tied across all stages of blocks, its table across the first and the last
+// stage.
 TEST_P(TiedWeights, AreOneSumAndCountOnce) {
   const auto& [layout, hosts] = GetParam();
   if (*hosts != 0 && collectives::fabric::fabric_providers().empty())
@@ -136,7 +138,7 @@ TEST_P(TiedWeights, AreOneSumAndCountOnce) {
     EXPECT_NEAR(got.norms[step] / want.norms[step], 1, 2e-4) << step;
 }
 
-// Hosts of which replicas, copies or tensor-parallel parts have other shares.
+// Hosts have unequal numbers of the replicas, copies or tensor-parallel parts.
 INSTANTIATE_TEST_SUITE_P(
     Layouts, TiedWeights,
     ::testing::Values(
@@ -155,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
       return test.param.layout.text() + (*test.param.hosts ? "_on_" : "") + test.param.hosts;
     });
 
-// sdp_hierarchical_allgather reaches the groups that sharding gathers in.
+// sdp_hierarchical_allgather applies to the groups that gather shards.
 TEST(SmpRules, HoldInTheGroupsOfTheMesh) {
   if (collectives::fabric::fabric_providers().empty()) GTEST_SKIP() << "built without libfabric";
   for (const bool hierarchical : {true, false}) {

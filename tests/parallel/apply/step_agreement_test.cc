@@ -1,5 +1,5 @@
-// The gradients' norm, and whether a step is skipped, are one decision of all ranks, whatever the
-// layout and whichever rank's numbers are at fault.
+// All ranks agree on the gradients' norm and on whether to skip a step, for every layout and
+// whichever rank has the bad value.
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -20,7 +20,7 @@ void write_first(const Tensor& tensor, float number) {
   testing::set_values(tensor, values);
 }
 
-// Puts a number into the first weight's gradient that backward then writes.
+// Writes a value into the first weight gradient that backward writes.
 class Planter final : public nn::Dispatcher {
  public:
   void run(const nn::Operation& operation, const std::function<void()>& body) override {
@@ -36,8 +36,8 @@ class Planter final : public nn::Dispatcher {
   std::optional<float> number_;
 };
 
-// Where a step goes wrong: nowhere, in one rank's gradients before ranks sum them, or in one rank's
-// sum, as where its memory is at fault.
+// The fault of a step: none, in one rank's gradients before ranks sum them, or in one rank's sum,
+// as with faulty memory.
 enum class Fault : std::uint8_t { none, before, after };
 struct Step {
   Fault fault = Fault::none;
@@ -45,7 +45,8 @@ struct Step {
   float number = 0;
 };
 
-// First, one between and last: of the stages, parts and replicas that differ.
+// The faulty ranks are the first, one in between and the last: they differ in stage, part or
+// replica.
 std::vector<Step> steps_of(int ranks) {
   std::vector<Step> steps{{}};
   for (const int rank : {0, ranks / 2, ranks - 1}) {
@@ -62,7 +63,7 @@ struct Said {
   double loss_scale = 0;
 };
 
-// By step, then rank.
+// Indexed by step, then rank.
 std::vector<std::vector<Said>> said(const Layout& layout) {
   const test::OneCore one_core;
   const std::vector<Step> steps = steps_of(layout.ranks());

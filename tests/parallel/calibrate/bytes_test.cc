@@ -1,5 +1,5 @@
-// The bytes that a block is predicted to keep, and to need at its peak, beside those of a block
-// that runs.
+// The predicted bytes that a block keeps and needs at its peak, compared with those of a running
+// block.
 #include "nn/fixture.h"
 #include "support/ranks.h"
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Measuring this host: the machine that comes out is read, and predicts what was measured.
+// Measuring this host: the resulting machine file can be read, and its predictions
+// match the measurement.
 #include "shoal/parallel/calibrate/calibrate.h"
 
 #include <mutex>
@@ -15,7 +16,7 @@
 namespace shoal::parallel {
 namespace {
 
-// The file of each rank.
+// The machine file of each rank.
 std::vector<nlohmann::json> calibrated(int ranks) {
   std::vector<nlohmann::json> files(static_cast<std::size_t>(ranks));
   test::run_thread_ranks(ranks, [&](const World& world, Store& store) {

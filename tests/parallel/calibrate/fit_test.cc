@@ -1,4 +1,4 @@
-// A machine that is fitted to a run predicts it.
+// A machine that is fitted to a run predicts that run.
 #include "shoal/parallel/calibrate/fit.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Two replicas of a small GPT-2, whose step no transfer hides.
+// Two replicas of a small GPT-2, whose step hides no transfer.
 Prediction step_on(const json& machine) {
   const json config = {{"model_type", "gpt2"}, {"vocab_size", 1000}, {"n_embd", 256},
                        {"n_head", 4},          {"n_layer", 4},       {"n_positions", 128}};

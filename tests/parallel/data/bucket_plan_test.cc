@@ -35,7 +35,7 @@ TEST(BucketPlan, HoldsEveryElementOnceFromTheLastParameterToTheFirst) {
         if (held == counts[index]) --parameter, held = 0;
       }
       end = bucket.end;
-      // A cache line is the least there can be.
+      // A bucket has at least one cache line.
       EXPECT_LE((bucket.end - bucket.begin) * 4, std::max<std::int64_t>(bytes, 64));
     }
     EXPECT_EQ(parameter, -1);
@@ -56,7 +56,8 @@ TEST(BucketPlan, StartsWithASmallBucketAndCutsAGiantIntoEqualOnesOfItsOwn) {
 }
 
 TEST(BucketPlan, BalancesWhatLiesBetweenGiants) {
-  // 30 of 1024 elements, 4 KiB each: 120 KiB in buckets of at most 50 KiB are three of 40.
+  // 30 parameters of 1024 elements have 4 KiB each. 120 KiB in buckets of at most 50 KiB are
+  // three buckets of 40 KiB.
   const std::vector<std::int64_t> counts(30, 1024);
   const BucketPlan plan = plan_buckets(counts, {50 << 10, 1});
   ASSERT_EQ(plan.buckets.size(), 3u);
@@ -71,7 +72,7 @@ TEST(BucketPlan, OfNothingIsEmptyAndNonsenseIsRefused) {
   EXPECT_THROW(plan_buckets(std::vector<std::int64_t>{-1}, {}), Error);
 }
 
-// One bucket a second on the wire.
+// Sending a bucket takes one second.
 std::vector<int> turns(std::vector<BucketTiming> buckets, int in_flight) {
   for (BucketTiming& bucket : buckets) bucket.bytes = 100;
   return plan_turns(buckets, 100, in_flight);
@@ -83,12 +84,13 @@ TEST(PlanTurns, GoByReadinessWhereTheWireIsFree) {
 }
 
 TEST(PlanTurns, GoByNeedWhereSeveralWait) {
-  // All ready before the first ends: with one place in flight only that one is ahead of its need.
+  // All are ready before the first transfer ends. With one bucket in flight, only that one
+  // goes before its turn.
   const std::vector<BucketTiming> burst{{0.0, 0, 3}, {0.1, 0, 2}, {0.2, 0, 1}, {0.3, 0, 0}};
   EXPECT_EQ(turns(burst, 1), (std::vector<int>{0, 3, 2, 1}));
   EXPECT_EQ(turns(burst, 2), (std::vector<int>{0, 1, 3, 2}));
   EXPECT_EQ(turns(burst, 9), (std::vector<int>{0, 1, 2, 3}));
-  // One that comes while others wait goes before them.
+  // A bucket with an earlier need goes before the waiting ones.
   EXPECT_EQ(turns({{0, 0, 3}, {0, 0, 2}, {0, 0, 1}, {1.5, 0, 0}}, 1),
             (std::vector<int>{2, 1, 3, 0}));
 }

@@ -1,4 +1,4 @@
-// The Reducer against sums that one rank computes, with parameters driven as a tape drives them.
+// The Reducer compared with sums computed on one rank. The test drives parameters as a tape would.
 #include "shoal/parallel/data/reducer.h"
 
 #include <memory>
@@ -36,7 +36,7 @@ std::vector<nn::Parameter*> pointers(const Parameters& parameters) {
   return result;
 }
 
-// What a weight gradient's write does.
+// Acts as the write of a weight gradient.
 void backward_of(nn::Parameter& parameter, float value) {
   parameter.begin_use();
   const bool add = parameter.accumulate();
@@ -78,7 +78,7 @@ TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
       reducer.begin_step();
       for (int microbatch = 0; microbatch < 3; ++microbatch) {
         if (microbatch == 2) reducer.arm();
-        // Ranks become ready in different orders: turns keep their collectives in step.
+        // Ranks become ready in different orders. Turns keep their collectives in the same order.
         for (std::size_t i = 0; i < parameters.size(); ++i) {
           const std::size_t index = world.rank % 2 == 0 ? parameters.size() - 1 - i : i;
           backward_of(*parameters[index], static_cast<float>((world.rank + 1) * step));
@@ -96,7 +96,7 @@ TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
   });
 }
 
-// Zeros where no backward came go behind what a device has yet to do.
+// Gradients that no backward wrote are zeroed in stream order, after queued work.
 TEST_P(ReducerRanks, ClearsBehindWhatIsQueued) {
   test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
@@ -121,7 +121,8 @@ TEST(Reducer, ReducesUnusedParametersAsZerosWithoutHanging) {
     Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 8 << 10});
     for (int step = 0; step < 3; ++step) {
       reducer.begin_step();
-      // Parameter 1 only in a microbatch that is not the last; 3 on one rank only; 6 nowhere.
+      // Parameter 1 is written only in an earlier microbatch, parameter 3 only on one rank,
+      // and parameter 6 never.
       backward_of(*parameters[1], 1.0f);
       reducer.arm();
       for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -142,7 +143,7 @@ TEST(Reducer, StartsBucketsDuringBackward) {
     const auto parameters = make_parameters(kCounts);
     Reducer reducer(pointers(parameters), *communicator,
                     {.bucket_bytes = 8 << 10, .buckets_in_flight = 1000});
-    // Ready from the first to the last: the first step's turns go the other way round.
+    // Parameters become ready from first to last, opposite to the first step's turns.
     for (int step = 0; step < 2; ++step) {
       reducer.begin_step();
       reducer.arm();
@@ -150,13 +151,13 @@ TEST(Reducer, StartsBucketsDuringBackward) {
       reducer.finish();
     }
     const auto buckets = static_cast<std::int64_t>(reducer.plan().buckets.size());
-    // In the second step rank 0's order is known and every bucket goes before finish().
+    // In the second step rank 0's order is known, and every bucket is sent before finish().
     EXPECT_EQ(reducer.statistics().launched_in_backward, 2 * buckets);
   });
 }
 
-// What is ready is reduced while backward goes on: by the time it ends, all but what became ready
-// last has been summed.
+// Ready buckets are reduced during backward. When it ends, all but the last ready one have been
+// summed.
 TEST(Reducer, ReducesBehindBackward) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
@@ -178,7 +179,7 @@ TEST(Reducer, ReducesBehindBackward) {
     EXPECT_GE(statistics.hidden_share(), 0.75);
     EXPECT_LE(statistics.most_in_flight, 2);
     EXPECT_LT(statistics.exposed_seconds, 0.4);
-    // After backward nothing is hidden any more.
+    // After backward no communication can be hidden.
     reducer.begin_step();
     reducer.arm();
     reducer.finish();
@@ -201,7 +202,7 @@ TEST(Reducer, KeepsToTheBoundOfBucketsInFlight) {
         reducer.begin_step();
         reducer.arm();
         for (std::size_t i = parameters.size(); i-- > 0;) {
-          // Rank 1 is late, so that all of rank 0's could be on their way.
+          // Rank 1 is late, so that all of rank 0's buckets could be in flight.
           if (world.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           backward_of(*parameters[i], 1.0f);
         }
@@ -226,7 +227,8 @@ TEST(Reducer, CutsAGiantParameterAndSumsAllOfIt) {
     for (int step = 0; step < 3; ++step) {
       reducer.begin_step();
       reducer.arm();
-      // In the last step nothing reaches the giant: zeros, also behind its first bucket.
+      // In the last step no backward writes the giant parameter. It is zeroed, also
+      // beyond its first bucket.
       if (step < 2) backward_of(*parameters[0], static_cast<float>(world.rank));
       backward_of(*parameters[1], 1.0f);
       reducer.finish();
@@ -245,7 +247,7 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
                      .first_bucket_bytes = 4096,
                      .buckets_in_flight = 1,
                      .priority = BucketPriority::forward});
-    reducer.wait_for(*parameters[0]);  // nothing is under way yet
+    reducer.wait_for(*parameters[0]);  // nothing is in flight yet
     for (int step = 1; step <= 4; ++step) {
       reducer.begin_step();
       reducer.arm();
@@ -253,7 +255,8 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
       for (std::size_t i = parameters.size(); i-- > 0;)
         backward_of(*parameters[i], static_cast<float>(step));
       reducer.flush();
-      // As the next forward would: each parameter just before its use, ranks at their own pace.
+      // As in the next forward: each parameter is awaited just before its use, and ranks
+      // run at their own pace.
       for (const auto& parameter : parameters) {
         if (world.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         reducer.wait_for(*parameter);
@@ -262,15 +265,15 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
       EXPECT_THROW(reducer.arm(), Error);
       reducer.finish();
     }
-    // They were ready long before the wire was free: the one that became ready last, which the
-    // forward needs first, no longer goes last.
+    // The buckets were ready long before they could be sent. The last ready bucket, which the
+    // forward needs first, is no longer sent last.
     ASSERT_EQ(reducer.turns().size(), 12u);
     EXPECT_NE(reducer.turns().back(), 11);
   });
 }
 
-// Each parameter is told of once a step, complete before anything of it goes, reduced after
-// backward only, and before the wait for it returns.
+// The callbacks run once a step for each parameter: on_complete before any of it is sent, and
+// on_reduced only after backward and before the wait for it returns.
 TEST(Reducer, TellsOfCompleteAndOfReducedGradients) {
   for (const int ranks : {1, 2})
     test::run_thread_ranks(ranks, [](const World& world, Store& store) {
@@ -322,7 +325,7 @@ TEST(Reducer, SharedParametersCountOnceTheirLastUseEnds) {
     Reducer reducer(pointers(parameters), *communicator, {.bucket_bytes = 400});
     reducer.begin_step();
     nn::Parameter& tied = *parameters[1];
-    tied.begin_use();  // the other use, still on the tape
+    tied.begin_use();  // the other use is still on the tape
     reducer.arm();
     backward_of(tied, 1.0f);
     EXPECT_EQ(communicator->statistics().operations, 0);

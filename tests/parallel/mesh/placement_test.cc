@@ -27,7 +27,7 @@ std::vector<std::string> places(std::string_view placement, const MeshShape& sha
 
 using test::error_text;
 
-// SMP's documentation, 8 ranks with tp = pp = rdp = 2, (rdp, pp, tp).
+// SMP's documentation: 8 ranks with tp = pp = rdp = 2, as (rdp, pp, tp).
 TEST(Placement, IsSmpsRankTable) {
   const MeshShape shape{2, 2, 2};
   EXPECT_THAT(places("DPT", shape),
@@ -39,7 +39,7 @@ TEST(Placement, IsSmpsRankTable) {
   EXPECT_EQ(places("Spread", shape), places("tpd", shape));
 }
 
-// The same, with partitions = 2 alone.
+// The same with only partitions = 2.
 TEST(Placement, HasSmpsModelAndDataParallelGroups) {
   const MeshShape shape{4, 2, 1};
   const Placement spread("spread"), cluster("cluster");

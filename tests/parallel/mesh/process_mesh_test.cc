@@ -12,7 +12,7 @@ namespace {
 
 using collectives::Communicator;
 
-// Each group sums its ranks' numbers, which says who is in it.
+// Each group sums a number of each rank, and the sum shows its members.
 TEST(ProcessMesh, EachGroupHoldsItsRanks) {
   for (const char* placement : {"cluster", "spread", "PTD"})
     for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{1, 2, 3}, MeshShape{4, 1, 1}})
@@ -49,7 +49,7 @@ TEST(ProcessMesh, GroupsThatAreTheSameRanksAreOne) {
   });
 }
 
-// Groups that the mesh split hear of an abort, too: ranks may be waiting in them alone.
+// An abort also ends the groups that the mesh split off, because ranks may wait only in them.
 TEST(ProcessMesh, AbortEndsTheGroupsItSplit) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = collectives::make_communicator(world, store, {});

@@ -1,4 +1,4 @@
-// Pipelines of a model against the same model on one rank.
+// Pipelines of a model compared with the same model on one rank.
 #include "shoal/parallel/pipeline/executor.h"
 
 #include <cmath>
@@ -32,12 +32,12 @@ nn::Gpt2Config small() {
   config.vocab_size = 61;
   config.n_positions = 24;
   config.n_embd = 24;
-  config.n_layer = 7;  // with its ends: 9 units
+  config.n_layer = 7;  // nine units with its ends
   config.n_head = 3;
   return config;
 }
 
-// By parameter name: the sum over ranks, in double precision.
+// Summed over ranks in double precision, keyed by parameter name.
 using Gradients = std::map<std::string, std::vector<double>>;
 struct Result {
   double loss = 0;
@@ -111,7 +111,7 @@ std::vector<UnitRange> even_cut(int units, int stages) {
   return cut;
 }
 
-// A rank's stages of `schedule`.
+// The stages of `schedule` on one rank.
 struct Rank {
   Rank(Model& model, const Schedule& schedule, int rank, ChainStageOptions options = {}) {
     const auto cut = even_cut(model.gpt2.units(), schedule.stages());
@@ -140,7 +140,7 @@ Result pipelined(const ScheduleOptions& options, ChainStageOptions stage_options
     int told = 0;
     executor.run([&] {
       ++told;
-      // From here on no forward begins a use.
+      // No later forward begins a use.
       for (const auto& [number, stage] : rank.stages)
         for (int unit = stage->units().first; unit < stage->units().last; ++unit)
           for (Parameter* parameter : model.gpt2.unit_parameters(unit)) parameter->arm();
@@ -230,7 +230,7 @@ TEST(Pipeline, EvaluatesWithForwardsOnly) {
   });
 }
 
-// As a split head reads them in its unit.
+// Reads the targets in its unit, as a split head does.
 struct ReadsTargets final : nn::UnitObserver {
   ReadsTargets(nn::Context& of, const Tensor& targets) : context(of), on_device(targets) {}
   void before_forward(int, int) override {
@@ -249,7 +249,7 @@ TEST(Pipeline, LayersFindTheTargetsThatAMicrobatchHasOnTheHost) {
   Model model;
   Microbatch with = model.microbatches[0], without = with;
   with.host_targets = with.input.targets;
-  // Stands for a copy on a device; no unit of the stage reads it.
+  // Stands for a copy on a device. No unit of the stage reads it.
   const Tensor on_device =
       Tensor::over(std::make_shared<Storage>(with.host_targets.view().data,
                                              with.host_targets.bytes(), Device::cuda(0), nullptr),
@@ -267,7 +267,7 @@ TEST(Pipeline, LayersFindTheTargetsThatAMicrobatchHasOnTheHost) {
   EXPECT_FALSE(observer.seen[1].defined());
 }
 
-// Of p stages, 1F1B keeps min(p - r, m) microbatches' activations on rank r.
+// With p stages, 1F1B keeps min(p - r, m) microbatches' activations on rank r.
 TEST(Pipeline, KeepsNoMoreActivationsThanTheScheduleSays) {
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 3, .microbatches = kMicrobatches});
@@ -325,7 +325,7 @@ TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
   });
 }
 
-// Computes nothing, and keeps hold of what it received into.
+// Computes nothing, and keeps its receive buffers.
 class IdleStage : public Stage {
  public:
   static constexpr float kUntouched = -7;
@@ -363,8 +363,8 @@ class IdleStage : public Stage {
   std::vector<Tensor> received;
 };
 
-// What is to be brought back is told of `horizon` computations before it is used; messages are
-// none.
+// An offloaded microbatch is announced `horizon` computations before its backward. Messages do not
+// count as computations.
 TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
   class Expecting final : public IdleStage {
    public:
@@ -379,7 +379,7 @@ TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
     }
     void expect_backward(int microbatch) override { expected_at.emplace(microbatch, computed); }
     int computed = 0;
-    std::map<int, int> backward_at, expected_at;  // by microbatch: after so many computations
+    std::map<int, int> backward_at, expected_at;  // by microbatch: computations before it
   };
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = kMicrobatches});
@@ -395,8 +395,9 @@ TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
     });
 }
 
-// A stage's own error (out of memory, say): no message that was in flight arrives afterwards, in
-// memory that may be freed; and the others hear of it instead of waiting for their deadlines.
+// A stage throws, for example out_of_memory. No message in flight may arrive afterwards,
+// because its memory may be freed. The other ranks receive the error instead of waiting
+// for their deadlines.
 TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::simple, .ranks = 3, .microbatches = kMicrobatches});
@@ -414,7 +415,7 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
     } catch (const Error&) {
       if (world.rank == 1) {
         store.set("failed", "");
-        // In a rank that goes on: rank 0 now sends what this one has begun to receive.
+        // This rank continues: rank 0 now sends the message that it has begun to receive.
         store.get("sent", deadline);
         EXPECT_EQ(stage.received.size(), 3U) << "one more than was computed on";
         EXPECT_EQ(testing::values_of<float>(stage.received.back())[0], IdleStage::kUntouched);
@@ -424,14 +425,14 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
     }
   });
   EXPECT_THAT(errors[1], HasSubstr("no memory"));
-  // "rank 1 aborted", or "left" where it was gone before the other looked: with the cause.
+  // The other ranks report "rank 1 aborted", or "left" if it was already gone. Both have the cause.
   for (const int other : {0, 2})
     EXPECT_THAT(errors[static_cast<std::size_t>(other)],
                 HasSubstr("its step of the pipeline failed: no memory"));
 }
 
-// What one rank of two takes and gives back in a step, by turns: "+0 +1 -0 ...". `done`: what it
-// hears of every message that is on its way.
+// The allocations and releases of one of two ranks in a step, in order: "+0 +1 -0 ...". `done`: the
+// answer when the executor tests a message in flight.
 std::string memory_of_a_step(int rank, bool repeatable, const std::function<bool()>& done) {
   const Schedule schedule =
       make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .microbatches = 4});
@@ -460,8 +461,8 @@ std::string memory_of_a_step(int rank, bool repeatable, const std::function<bool
   return text;
 }
 
-// Of steps that are captured: the plan of one that was recorded is that of all the others. An
-// output's memory goes when its gradient has come, a gradient's at the end.
+// Captured steps share the plan of one recorded step. An output's memory is released when its
+// gradient arrives, a gradient's at the end.
 TEST(Pipeline, OfCapturedStepsMessagesGoInASetOrder) {
   for (const int rank : {0, 1}) {
     const auto memory = [&](bool repeatable, const std::function<bool()>& done) {

@@ -1,4 +1,4 @@
-// Cutting a model into stages.
+// Partitioning a model into stages.
 #include "shoal/parallel/pipeline/partition.h"
 
 #include <functional>
@@ -34,8 +34,8 @@ std::vector<UnitCost> units_of(const std::vector<double>& seconds,
   return units;
 }
 
-// Every way to cut, one after the other: the smallest largest stage, as shares of the memory that
-// the stages of `found` add up to.
+// Tries every partition and returns the lowest cost of a most expensive stage. Costs are shares of
+// the totals of `found`.
 double best_of_all(std::span<const UnitCost> units, const PartitionOptions& options,
                    const Partition& found) {
   double bytes = 0, seconds = 0;
@@ -121,7 +121,7 @@ std::vector<double> shares_of(const Partition& partition) {
   return shares;
 }
 
-// 1f1b of two stages: the first keeps two microbatches.
+// 1F1B with two stages: the first keeps two microbatches.
 TEST(Partition, SharesAreOfWhatAllStagesHold) {
   auto units = units_of({1, 1, 1, 1}, {10, 10, 10, 10});
   for (UnitCost& unit : units) unit.activation_bytes = 100;
@@ -141,7 +141,8 @@ TEST(Partition, SharesAreOfWhatAllStagesHold) {
               Pointwise(DoubleEq(), {720.0 / 1720, 1000.0 / 1720}));
 }
 
-// Blocks that are computed again together have one input; embeddings and head keep what they keep.
+// Blocks of one checkpoint group keep only one input. Embeddings and head keep what they kept
+// before.
 TEST(Partition, AGroupOfCheckpointsKeepsOneInput) {
   auto units = units_of({1, 1, 1, 1, 1, 1, 1, 1});
   for (std::size_t unit = 0; unit < units.size(); ++unit)
@@ -174,7 +175,7 @@ TEST(Partition, WeighsActivationsByTheMicrobatchesInFlight) {
   EXPECT_EQ(first_stage({4, 1}), 1) << "560 beside 780 bytes; 1120 beside 520 is worse";
 }
 
-// Whatever is known of units, and however they are cut.
+// The shares add up to one whichever costs of the units are known, and for every partition.
 TEST(Partition, SharesAddUpToOne) {
   const auto sum_of = [](const std::vector<UnitCost>& units, double weight) {
     double sum = 0;
@@ -231,8 +232,8 @@ TEST(Partition, ByHandMeansWhatItSays) {
               HasSubstr("did you mean u4?"));
 }
 
-// Times that were measured decide where they say something else than numbers of parameters, but not
-// by what differs from run to run.
+// Measured times decide where they differ from parameter counts. Differences as small as those
+// between runs do not.
 TEST(Partition, MeasuredTimesCutSteadily) {
   const auto counts = [](const std::vector<double>& seconds) {
     std::vector<UnitCost> units = units_of(seconds);
@@ -243,7 +244,7 @@ TEST(Partition, MeasuredTimesCutSteadily) {
     return text;
   };
   EXPECT_EQ(counts({0, 0, 0, 0, 0, 0}), "3 3 ");
-  EXPECT_EQ(counts({1, 1, 1, 1, 1, 1.5}), "3 3 ");  // nothing is better
+  EXPECT_EQ(counts({1, 1, 1, 1, 1, 1.5}), "3 3 ");  // no partition is better
   EXPECT_EQ(counts({1, 1, 1, 0.96, 1.02, 0.9}), "3 3 ");
   EXPECT_EQ(counts({1, 1, 0.1, 0.65, 0.65, 0.65}), "3 3 ");  // 2 4 is 2 % better
   EXPECT_EQ(counts({1, 1, 1, 1, 1, 4.5}), "5 1 ");
@@ -307,7 +308,7 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   EXPECT_NE(all[0][1].seconds, all[0][5].seconds);
   EXPECT_THAT(unit_times(all[0]), AllOf(HasSubstr("h.0 to h.3 "), HasSubstr(" ms each, head ")));
   EXPECT_EQ(all[0][0].parameters.count(0) + all[0][5].parameters.count(0), 2U) << "the tied table";
-  // A block keeps more than its input [2, 16, 48]; the embeddings are a sum of two rows.
+  // A block keeps more than its input [2, 16, 48]. The embeddings are a sum of two rows.
   EXPECT_GT(all[0][2].activation_bytes, 5 * 2 * 16 * 48 * 4);
   EXPECT_LT(all[0][0].activation_bytes, all[0][2].activation_bytes);
   EXPECT_EQ(checkpointed[0][2].activation_bytes, 2 * 16 * 48 * 4) << "its input";
@@ -315,8 +316,8 @@ TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
   EXPECT_EQ(offloaded[0][2].peak_bytes, offloaded[1][2].peak_bytes);
   EXPECT_EQ(offloaded[0][2].peak_bytes, checkpointed[0][2].peak_bytes)
       << "nothing leaves meanwhile";
-  // While it computes, a block has what it keeps, also where that is computed again; weights wait
-  // for some of it.
+  // While a block computes, it has the memory that it would keep, also when it is recomputed. With
+  // a split backward, weight gradients keep some of it longer.
   EXPECT_GT(all[0][2].peak_bytes, all[0][2].activation_bytes);
   EXPECT_GT(checkpointed[0][2].peak_bytes, all[0][2].activation_bytes);
   EXPECT_EQ(all[0][2].weight_bytes, 0) << "not asked for";

@@ -1,4 +1,4 @@
-// docs/pictures/schedules.txt, the source of a picture, holds what the simulator computes.
+// docs/pictures/schedules.txt, the source of a picture, must equal the simulator's output.
 #include <fstream>
 #include <iterator>
 
@@ -12,8 +12,8 @@
 namespace shoal::parallel {
 namespace {
 
-// A line for each of 4 ranks: its compute actions for 8 microbatches, each with begin and end. With
-// two stages on a rank, each stage costs half.
+// A line for each of 4 ranks: its compute actions for 8 microbatches, each with begin and end. If a
+// rank has two stages, each stage costs half.
 std::string timeline(ScheduleKind kind, int chunks) {
   const Schedule schedule =
       make_schedule({.kind = kind, .ranks = 4, .microbatches = 8, .chunks = chunks});

@@ -82,7 +82,7 @@ void place_stages(Schedule& schedule) {
                 schedule.rank_of_stage.size());
 }
 
-// Each stage and each microbatch has at least one action of its own, so larger numbers are invalid.
+// Each stage and each microbatch has at least one action, so larger numbers are invalid.
 void check_numbers(const Schedule& schedule, const std::optional<int>& microbatches) {
   std::size_t all = 0;
   for (const auto& actions : schedule.actions) all += actions.size();

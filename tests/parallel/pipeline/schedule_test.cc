@@ -45,7 +45,7 @@ TEST(Schedule, CsvGivesTheSameScheduleBack) {
   }
 }
 
-// PyTorch's files have no comments, and empty cells where a rank is idle.
+// PyTorch's files have no comments, and empty cells mark idle time.
 TEST(Schedule, CsvOfPyTorchIsRead) {
   const Schedule schedule = parse_csv("0F0,0F1,,,0B0,,0B1\r\n,1F0,1F1,1B0,,1B1,\r\n");
   EXPECT_EQ(schedule.rank_of_stage, (std::vector<int>{0, 1}));
@@ -58,7 +58,7 @@ TEST(Schedule, CsvOfPyTorchIsRead) {
 TEST(Schedule, CsvThatCannotBeReadNamesLineAndCell) {
   EXPECT_THAT(error_text([] { parse_csv("0F0,0F1\n1F0,,1Q1\n"); }),
               AllOf(HasSubstr("line 2, cell 3"), HasSubstr("1Q1")));
-  // Numbers of which a table would not fit into memory.
+  // A table of these sizes would not fit into memory.
   for (const char* text : {"2147483646F0\n", "0F2147483647\n", "# microbatches: 2147483647\n0F0\n"})
     EXPECT_THAT(error_text([text] { parse_csv(text); }), HasSubstr("in a schedule of 1 actions"));
   EXPECT_THAT(error_text([] { parse_csv("0F0\n0B0\n"); }),
@@ -68,7 +68,7 @@ TEST(Schedule, CsvThatCannotBeReadNamesLineAndCell) {
               HasSubstr("\"x\" is no number"));
 }
 
-// Megatron-LM's grid.
+// Megatron-LM's grid of ranks and stages.
 struct Place {
   int ranks, group;
 };
@@ -163,7 +163,7 @@ std::vector<Action>::iterator find(Schedule& schedule, std::string_view text) {
   return std::find(list.begin(), list.end(), wanted);
 }
 
-// The first fault's text, with its place: "rank 1, row 3: ...".
+// The text of the first fault, with its position: "rank 1, row 3: ...".
 std::string first_fault(const Schedule& schedule, const ValidationOptions& options = {}) {
   const auto faults = find_faults(schedule, options);
   if (faults.empty()) return "valid";
@@ -193,7 +193,7 @@ TEST(Validate, MessagesThatOvertakeAreNamed) {
   std::iter_swap(find(schedule, "1RECV_F0"), find(schedule, "1RECV_F1"));
   EXPECT_THAT(first_fault(schedule), HasSubstr("1"));
   schedule = sound();
-  // Both received in time, in the wrong order.
+  // Both are received in time, but in the wrong order.
   auto first = find(schedule, "1RECV_F1"), second = find(schedule, "1RECV_F2");
   const Action moved = *second;
   schedule.actions[1].erase(second);
@@ -226,8 +226,8 @@ TEST(Validate, ASplitBackwardNeedsBothHalves) {
 }
 
 TEST(Validate, DeadlockNamesEachRankAndWhatItWaitsFor) {
-  // Two ranks, each waiting for the other: rank 0 wants the gradient of microbatch 1 before it
-  // sends its forward.
+  // Two ranks wait for each other: rank 0 waits for the gradient of microbatch 1 before it sends
+  // that microbatch's forward.
   Schedule schedule = parse_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   schedule = with_communication(schedule, 0);
   const auto faults = find_faults(schedule, {});

@@ -9,7 +9,7 @@
 namespace shoal::parallel {
 namespace {
 
-// Forward 1, backward 2.
+// A forward costs 1, a backward 2.
 Simulation run(const ScheduleOptions& options, const PipelineCosts& costs = {}) {
   return simulate(make_schedule(options), costs);
 }
@@ -54,7 +54,7 @@ TEST(Simulate, ZeroBubbleVHasNoneButFillingAndDraining) {
     for (const int m : {2 * p, 4 * p}) {
       const Simulation s =
           run({.kind = ScheduleKind::zero_bubble_v, .ranks = p, .microbatches = m, .chunks = 2});
-      // Rank r begins r forwards late; nobody is idle otherwise.
+      // Rank r begins r forwards late. No rank is idle otherwise.
       EXPECT_NEAR(s.time, 6.0 * m + p - 1, 1e-12) << p << ' ' << m;
       for (const double peak : s.peak_activation) EXPECT_LE(peak, 2.0 * p);
     }
@@ -74,7 +74,7 @@ TEST(Simulate, ActivationsInFlight) {
       2);
 }
 
-// Stage by stage, together what a rank keeps at its peak.
+// The numbers of all stages of a rank, added up, are its peak.
 TEST(Simulate, MicrobatchesKeptAreThoseOfARanksPeak) {
   const auto schedule = [](ScheduleKind kind, int chunks = 1) {
     return make_schedule({.kind = kind, .ranks = 4, .microbatches = 12, .chunks = chunks});
@@ -98,11 +98,11 @@ TEST(Simulate, ActiveMicrobatchesBoundWhatIsInFlight) {
                               .ranks = 4,
                               .microbatches = 16,
                               .active_microbatches = active});
-    // Unbounded, the first gradient is back after 4 forwards and 3 backwards of 2.
+    // Without a bound, the first gradient returns after 4 forwards and 3 backwards of 2.
     EXPECT_EQ(s.peak_microbatches[0], std::min(active, 4 + 3 * 2)) << active;
     for (const int peak : s.peak_microbatches) EXPECT_LE(peak, active);
   }
-  // One at a time is no pipeline; SMP's default is at least as good as 1F1B.
+  // One microbatch at a time is not a pipeline. SMP's default is at least as good as 1F1B.
   const auto time = [](int active) {
     return run({.kind = ScheduleKind::interleaved,
                 .ranks = 4,
@@ -115,7 +115,7 @@ TEST(Simulate, ActiveMicrobatchesBoundWhatIsInFlight) {
 }
 
 TEST(Simulate, MessagesOverheadAndUnevenStagesCost) {
-  // One microbatch through three stages: nothing overlaps.
+  // One microbatch through three stages: no work overlaps.
   const PipelineCosts costs{.stages = {{.forward = 1}, {.forward = 2}, {.forward = 3}},
                             .message = 0.5};
   const Schedule one =
@@ -130,7 +130,7 @@ TEST(Simulate, MessagesOverheadAndUnevenStagesCost) {
   EXPECT_GT(simulate(many, costs).time, 30 * 5.0);
 }
 
-// A message that waits for its receiver holds up the one behind it.
+// A message that waits for its receiver delays the next one.
 TEST(Simulate, AMessageWaitsForTheOneBeforeIt) {
   const Schedule compute = parse_csv("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
   const Simulation late = simulate(with_communication(compute, 0), {.message = 2});
@@ -146,7 +146,7 @@ TEST(Simulate, DrawsALineForEachRank) {
             "rank  1  .01aabb..\n");
 }
 
-// What a rank keeps is shared out over its stages.
+// The microbatches that a rank keeps are divided among its stages.
 TEST(Simulate, SaysHowManyMicrobatchesAStageKeeps) {
   EXPECT_EQ(microbatches_kept(
                 make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 4, .microbatches = 8})),

@@ -1,4 +1,4 @@
-// What parallelism refuses, and what it says.
+// Plans that find_problems() refuses, and the error texts.
 #include "shoal/parallel/plan/legality.h"
 
 #include <fstream>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 const LayoutModel kGpt2{.units = 14, .heads = 12, .inner = 3072};
 
-// A plan and the run that it is for, in the words of the document's table.
+// A plan and its run, in the terms of the document's table.
 struct Asked {
   int ranks = 1, pipeline = 1, tensor = 1;
   ScheduleKind schedule = ScheduleKind::interleaved;
@@ -80,7 +80,7 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
               AllOf(HasSubstr("does not divide the 6 replicas"), HasSubstr("1, 2, 3, 6")));
   EXPECT_THAT(said({.offloading = true}), HasSubstr("set activation_checkpointing too"));
   EXPECT_THAT(said({.ranks = 4, .pipeline = 0}), HasSubstr("degrees are 1 or more"));
-  // Products that no int holds; 65536 x 65536 would be 0.
+  // No int holds these products; 65536 x 65536 would be 0.
   EXPECT_THAT(said({.ranks = 2, .pipeline = 65536, .tensor = 65536, .sharding = 1}),
               HasSubstr("start at least 4294967296 ranks"));
   EXPECT_THAT(said({.ranks = 65536,
@@ -92,7 +92,7 @@ TEST(Legality, RefusesWithNumbersAndRemedy) {
               HasSubstr("are 4294967296 of one step; use at most 1000000"));
 }
 
-// The document's table: one request for each thing that can be refused, and what is said of it.
+// The document's table: one request for each reason to refuse, with its text.
 std::string legality_table() {
   struct Row {
     const char* asked;

@@ -1,4 +1,4 @@
-// A plan as JSON: SMP's names, and back.
+// A plan as JSON with SMP's names, written and read.
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -54,7 +54,7 @@ TEST(ParallelPlan, JsonLeavesDefaultsOut) {
             R"({"pipeline_parallel_degree":2,"ddp":true,"pipeline":"1f1b"})");
 }
 
-// Whoever builds a plan in code gets data parallelism by default.
+// A plan built in code is data parallelism by default.
 TEST(ParallelPlan, DefaultIsDataParallelism) {
   const ParallelPlan plan;
   EXPECT_EQ(plan.mesh.pipeline * plan.mesh.tensor * plan.pipeline.chunks, 1);

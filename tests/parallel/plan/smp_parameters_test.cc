@@ -1,4 +1,5 @@
-// SMP's configuration: what each key comes to, what SMP refuses, what there is not here.
+// SMP's configuration: the plan for each key, values that SMP refuses, and features that Shoal
+// lacks.
 #include "shoal/parallel/plan/smp_parameters.h"
 
 #include <algorithm>
@@ -30,7 +31,7 @@ SmpParameters parse(const char* text, const RunValues& run = {}) {
 std::string said(const char* text, const RunValues& run = {}) {
   return test::error_text([&] { parse(text, run); });
 }
-// A row: what is written, and a part of what is answered.
+// Each row: a configuration, and a part of the expected message.
 using Rows = std::vector<std::pair<const char*, const char*>>;
 void expect_refused(const Rows& rows, const RunValues& run = {}) {
   for (const auto& [text, part] : rows) EXPECT_THAT(said(text, run), HasSubstr(part)) << text;
@@ -78,7 +79,7 @@ TEST(SmpParameters, DefaultsAreSmps) {
   EXPECT_THAT(p.notices, IsEmpty());
 }
 
-// The examples of the SageMaker SDK's documentation, as they stand there.
+// The examples of the SageMaker SDK's documentation, unchanged.
 TEST(SmpParameters, TakesSmpsExamples) {
   const SmpParameters p = parse(R"({"microbatches": 4, "placement_strategy": "spread",
       "pipeline": "interleaved", "optimize": "speed", "partitions": 2, "ddp": true})");
@@ -110,7 +111,7 @@ TEST(SmpParameters, TakesSmpsExamples) {
   EXPECT_EQ(second.seed, 12345);
   EXPECT_THAT(second.notices,
               ElementsAre(HasSubstr("counts pipeline tasks"), HasSubstr("fsdp_cache_flush")));
-  // Hyperparameters of a SageMaker job are texts.
+  // Hyperparameters of a SageMaker job are strings.
   EXPECT_EQ(parse(R"({"partitions": "2", "ddp": "True", "sdp_gradient_clipping": "1e0"})")
                 .plan.mesh.pipeline,
             2);
@@ -146,7 +147,7 @@ TEST(SmpParameters, NamesWhatIsWrong) {
   for (const char* order : {"PDT", "PTD", "DPT", "DTP", "TPD", "TDP"})
     EXPECT_EQ(parse_smp_parameters({{"placement_strategy", order}}).plan.mesh.placement.letters(),
               order);
-  // All of them, one a line.
+  // All of them are listed, one a line.
   const std::string all = said(R"({"tensor_parallel_degree": 2, "pipeline": "simple", "bf16": true,
                                    "fp16": true, "contiguous": false})");
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 3) << all;
@@ -260,7 +261,7 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
       parse(R"({"partitions": 2, "skip_tracing": true})").plan.pipeline.partition.measured);
 }
 
-// A stage that keeps more microbatches has less room for units.
+// A stage that keeps more microbatches gets fewer units.
 TEST(SmpParameters, TheCutKnowsWhatTheScheduleKeeps) {
   std::vector<UnitCost> units = units_of(12);
   for (UnitCost& unit : units) unit.activation_bytes = 1000;
@@ -354,7 +355,7 @@ TEST(SmpParameters, Sharding) {
                           HasSubstr("sdp_gradient_clipping has no effect")));
 }
 
-// Decision 18: where SMP and the run's own options speak of one thing.
+// Decision 18: settings that exist both in SMP and as options of the run.
 TEST(SmpParameters, OneOptionOneMeaning) {
   EXPECT_EQ(parse(R"({"fp16": true})").fp16, true);
   EXPECT_EQ(parse(R"({"bf16": true})", {.bf16 = true}).bf16, true);
@@ -451,7 +452,7 @@ TEST(SmpParameters, LossScaling) {
               ElementsAre(HasSubstr("only fp16 needs it")));
 }
 
-// Gradients are always summed: a configuration that says otherwise is not carried out silently.
+// Gradients are always summed, so a configuration that forbids it is refused.
 TEST(SmpParameters, ReplicasWantDdp) {
   const auto problem = [&](const char* text) {
     const auto found = find_problems(parse(text).plan, {.ranks = 8, .batch = 8, .length = 128},
@@ -475,7 +476,7 @@ TEST(SmpParameters, ReplicasWantDdp) {
   EXPECT_THAT(said(R"({"ddp_dist_backend": "nccl"})"), HasSubstr("ddp is not true"));
 }
 
-// For who links the library: `shoal train` makes its communicator of the same.
+// These are for users of the library. `shoal train` creates its communicator from the same options.
 TEST(SmpParameters, SayHowTheCommunicatorIsMade) {
   const SmpParameters p = parse(R"({"ddp": true, "ddp_dist_backend": "nccl",
       "sharded_data_parallel_degree": 2, "sdp_hierarchical_allgather": false})");
@@ -582,7 +583,7 @@ TEST(SmpParameters, PyTorchModelsHaveTheirOwnRefusals) {
   EXPECT_EQ(in_code.plan.pipeline.partition.default_partition, 1);
   EXPECT_THAT(in_code.notices,
               Contains(HasSubstr("sdp_reduce_bucket_size (5) has no effect: gradients")));
-  // The same keys for Shoal's own models.
+  // The same keys, for Shoal's own models.
   EXPECT_THAT(said(R"({"offload_activations": true})"), HasSubstr("set activation_checkpointing"));
 }
 

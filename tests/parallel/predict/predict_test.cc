@@ -1,4 +1,4 @@
-// Predictions of a step: their parts by hand, their limits, and the machines' files.
+// Predictions of a step: parts checked by hand, limits, and machine files.
 #include "shoal/parallel/predict/predict.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ using ::testing::Contains;
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 
-// 1 TFLOP/s and 1 GB/s, without launches, waves and latencies, so that times are simple numbers.
+// 1 TFLOP/s and 1 GB/s without launches, waves and latencies, so that times are round numbers.
 json plain_machine() {
   return {{"name", "plain"},
           {"devices", 4},
@@ -54,7 +54,7 @@ TEST(ModelShape, ReadsTheSizesOfEachUnit) {
   EXPECT_EQ(block.norms, 2);
   EXPECT_EQ(block.inner, 1024);
   EXPECT_EQ(shape.units[5].vocabulary, 1000);
-  // Tied embeddings count once: 12 c^2 + 13 c a block, two tables, the last norm.
+  // Tied embeddings count once: 12 c^2 + 13 c for each block, two tables, the last norm.
   EXPECT_EQ(shape.elements(), 4 * (12 * 256 * 256 + 13 * 256) + (1000 + 128) * 256 + 2 * 256);
 }
 
@@ -104,7 +104,7 @@ TEST(ProductSeconds, IsTheRateTheDepthAndTheWaves) {
   file["products"]["half_depth"] = 1000;
   file["products"]["efficiency"] = 0.5;
   EXPECT_DOUBLE_EQ(product_seconds(read_machine(file, "test"), DType::f32, 1000, 1000, 1000), 8e-3);
-  // 64 tiles of 125 on 63 processors take two waves, of which the second is nearly empty.
+  // 64 tiles of 125 on 63 processors take two waves; the second is nearly empty.
   file = plain_machine();
   file["products"]["tile"] = 125;
   file["products"]["processors"] = 63;
@@ -121,7 +121,7 @@ TEST(AllReduceSeconds, IsARingInsideAndBetweenNodes) {
   EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 1, 1, 1, 1), 0);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 4, 1, 1, 1), 1.5e-3);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 8, 2, 1, 1), 1.5e-3 + 1e-2);
-  // Two groups share the network, of which 80 % are reached.
+  // Two groups share the network, and reach 80 % of its bandwidth.
   EXPECT_DOUBLE_EQ(all_reduce_seconds(machine, 1e6, 2, 2, 2, 0.8), 1e-2 * 2 / 0.8);
 }
 
@@ -162,7 +162,8 @@ TEST(Predict, PartsAddUpToTheStep) {
                  s.recomputation + s.launches + s.bubble + s.gradients + s.optimizer + s.fixed;
     EXPECT_NEAR(sum / p.seconds, 1, 1e-9) << w.ranks << " ranks";
     EXPECT_GT(p.mfu, 0);
-    // Narayanan et al.: 96·B·s·l·h² (1 + s/6h + V/16lh) with recomputation, which the head lacks.
+    // Narayanan et al.: 96·B·s·l·h² (1 + s/6h + V/16lh) with recomputation, which the head does not
+    // do.
     const double s_6h = 128 / (6.0 * 256), v_lh = 1000 / (4.0 * 256);
     EXPECT_NEAR(p.hfu / p.mfu, 96 * (1 + s_6h + v_lh / 16) / (72 * (1 + s_6h + v_lh / 12)), 1e-12);
   }
@@ -183,7 +184,7 @@ TEST(Predict, TheRanksOfAPipelineHaveTheirPhasesAndMemory) {
   double most = 0;
   for (std::size_t i = 0; i < 2; ++i) {
     const RankPrediction& rank = p.ranks[i];
-    // Each rank's phases fill the step, but for what all ranks do after the pipeline.
+    // Each rank's phases fill the step, except for the work of all ranks after the pipeline.
     EXPECT_NEAR(rank.forward + rank.backward + rank.waits,
                 p.seconds - p.parts.gradients - p.parts.optimizer, 1e-9);
     EXPECT_GT(rank.waits, 0);
@@ -202,7 +203,7 @@ TEST(Predict, PipelinesOfEqualStagesHaveThePublishedBubble) {
   machine.node.bandwidth = 1e18;  // messages cost nothing
   ParallelPlan plan;
   plan.pipeline.schedule = ScheduleKind::one_f_one_b;
-  // Without a vocabulary to speak of, blocks are all: two stages of two.
+  // With a negligible vocabulary only blocks count: two stages of two.
   const ModelShape shape = gpt2_shape(4, 256, 8);
   plan.mesh.pipeline = 2;
   plan.pipeline.partition.counts = "3,3";
@@ -251,7 +252,7 @@ TEST(Predict, GradientsAreSummedInTheSoftwaresWidth) {
               elements * 2 / 1e9, 1e-12);
 }
 
-// 16-bit values travel in 16 bits, their gradients are summed in f32.
+// Values of 16 bits are sent in 16 bits; their gradients are summed in f32.
 TEST(Predict, ShardingMovesGradientsInF32AndValuesInTheirDtype) {
   json file = plain_machine();
   file["products"]["flops"]["bf16"] = 1e12;
@@ -267,7 +268,7 @@ TEST(Predict, ShardingMovesGradientsInF32AndValuesInTheirDtype) {
   };
   EXPECT_NEAR(seconds(0), 4 + 4, 1e-9);
   EXPECT_NEAR(seconds(1), 4 + 2, 1e-9);
-  EXPECT_NEAR(seconds(2), 2 * 4 + 2, 1e-9);      // each microbatch's gradients
+  EXPECT_NEAR(seconds(2), 2 * 4 + 2, 1e-9);      // gradients of each microbatch
   EXPECT_NEAR(seconds(3), 2 * 4 + 4 * 2, 1e-9);  // values for two forwards and two backwards
 }
 
@@ -294,8 +295,8 @@ TEST(Predict, TheBoundOfTimeIsBelowTheTime) {
   }
 }
 
-// Stages that wait for their messages pay two a microbatch, and send a share of each where their
-// ranks split them.
+// Stages that wait for their messages pay for two a microbatch. If tensor-parallel ranks split
+// messages, each sends its share.
 TEST(Predict, MessagesThatStagesWaitForCostTheirTime) {
   json file = plain_machine();
   const auto bubble = [&](double bandwidth, bool overlaps, bool splits, int tensor = 1) {
@@ -314,14 +315,14 @@ TEST(Predict, MessagesThatStagesWaitForCostTheirTime) {
   };
   const double message = 4.0 * 128 * 256 / 1e9;  // one sample
   const double none = bubble(1e18, true, false), waited = bubble(1e9, false, false);
-  // Of eight microbatches on one stage, and of one on the other.
+  // Eight microbatches wait on one stage, and one on the other.
   EXPECT_NEAR(waited - none, 2 * 9 * message, 1e-3 * message);
   EXPECT_LT(bubble(1e9, true, false), waited - 4 * message);
-  // Half of a message and an all_gather of two ranks: as long as the whole, without a network.
+  // On one node, half a message and an all_gather over two ranks take as long as the whole message.
   EXPECT_NEAR(bubble(1e9, false, true, 2), bubble(1e9, false, false, 2), 1e-3 * message);
 }
 
-// Groups with one rank on each node have a share of the network of their own.
+// Groups with one rank on each node each have their share of the network.
 TEST(Predict, RailsHaveTheirOwnShareOfTheNetwork) {
   json file = plain_machine();
   file["software"]["overlaps_gradients"] = false;
@@ -357,7 +358,7 @@ SearchRequest small_search(const ModelShape& shape, const Machine& machine) {
   return {.model = shape, .machine = machine, .ranks = 8, .batch = 32, .length = 128, .keep = 7};
 }
 
-// Branch and bound finds what a prediction of every legal layout finds.
+// Branch and bound finds the same layouts as predicting every legal one.
 TEST(Search, IsTheSameAsPredictingEveryLayout) {
   const ModelShape shape = gpt2_shape(6);
   json file = plain_machine();
@@ -384,7 +385,7 @@ TEST(Search, IsTheSameAsPredictingEveryLayout) {
   EXPECT_LT(result.predicted, result.layouts);
 }
 
-// Without a pipeline too, the backward of a microbatch follows its forward.
+// Without a pipeline, the backward of a microbatch also follows its forward at once.
 TEST(Search, KeepsOneMicrobatchOnOneRank) {
   const ModelShape shape = gpt2_shape(6);
   const Machine machine = read_machine(plain_machine(), "test");
@@ -411,8 +412,8 @@ TEST(Search, SaysWhatTheSmallestLayoutNeedsIfNoneFits) {
   const SearchResult result = search(request);
   EXPECT_TRUE(result.fastest.empty());
   EXPECT_GT(result.least_memory, 1e5);
-  // With as much memory as that layout's state needs, the search may still refuse it for its
-  // activations; with ten times as much something fits.
+  // With exactly the memory of that layout's state, the search may still refuse it because of its
+  // activations. With ten times as much, some layout fits.
   request.memory = 10 * result.least_memory;
   EXPECT_FALSE(search(request).fastest.empty());
 }
@@ -432,7 +433,7 @@ TEST(Machines, BlockFactorsAreInterpolatedOverTheLogarithmOfTokens) {
 json product_tables() {
   const json axes = {{"rows", {10, 1000}}, {"in", {100, 200}}, {"out", {100}}};
   json tables = axes;
-  // 1e9 and 4e9 products of elements a second for 10 and 1000 rows.
+  // The rates are 1e9 and 4e9 multiply-adds a second for 10 and 1000 rows.
   for (const char* kind : {"forward", "input_gradient", "weight_gradient"})
     tables[kind] = {1e-4, 2e-4, 2.5e-3, 5e-3};
   return tables;
@@ -446,7 +447,7 @@ TEST(Machines, MeasuredProductsAreInterpolatedOverTheLogarithmsOfTheirSizes) {
   const ProductTable& table = machine.products.measured.at(DType::f32).forward;
   EXPECT_NEAR(table.at(10, 100, 100), 1e-4, 1e-12);
   EXPECT_NEAR(table.at(1000, 200, 100), 5e-3, 1e-12);
-  EXPECT_NEAR(table.at(100, 150, 100), 100 * 150 * 100 / 2e9, 1e-12);  // the rates' geometric mean
+  EXPECT_NEAR(table.at(100, 150, 100), 100 * 150 * 100 / 2e9, 1e-12);  // geometric mean of rates
   EXPECT_NEAR(table.at(4000, 400, 300), 4000.0 * 400 * 300 / 4e9, 1e-12);
   const UnitShape unit{.name = "one", .products = {{.in = 100, .out = 100}}, .parameters = {}};
   const UnitTimes times = unit_times(machine, unit, 100, {.rows = 1, .length = 10});

@@ -1,4 +1,4 @@
-// Published training throughput, predicted from machine files alone. Nothing is fitted to it.
+// Published training throughput, predicted from machine files only. No parameter is fitted to it.
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -10,10 +10,10 @@ namespace {
 
 struct Published {
   int layers, channels, heads, tensor, pipeline, chunks, microbatch, batch, ranks;
-  double teraflops;  // of a device, with recomputation
+  double teraflops;  // per device, with recomputation
 };
 
-// Predicted over published FLOP/s of a row of Narayanan et al. (SC21), table 1.
+// Predicted over published FLOP/s for a row of Narayanan et al. (SC21), table 1.
 double ratio_of(const Published& row) {
   const nlohmann::json config = {{"model_type", "gpt2"},   {"vocab_size", 51200},
                                  {"n_embd", row.channels}, {"n_head", row.heads},
@@ -28,7 +28,7 @@ double ratio_of(const Published& row) {
       row.chunks > 1 ? ScheduleKind::virtual_interleaved : ScheduleKind::one_f_one_b;
   plan.pipeline.chunks = row.chunks;
   const int stages = row.pipeline * row.chunks;
-  for (int stage = 0; stage < stages && stages > 1; ++stage)  // embeddings and head with blocks
+  for (int stage = 0; stage < stages && stages > 1; ++stage)  // the ends share blocks' stages
     plan.pipeline.partition.counts +=
         fmt::format("{}{}", stage > 0 ? "," : "",
                     row.layers / stages + (stage == 0 || stage == stages - 1 ? 1 : 0));
@@ -60,7 +60,7 @@ TEST(Published, MegatronOnA100) {
 struct LlmC {
   const char* machine;
   int layers, channels, heads, ranks, rows;
-  double tokens_per_second;  // of all GPUs
+  double tokens_per_second;  // of all GPUs together
 };
 
 TEST(Published, LlmC) {

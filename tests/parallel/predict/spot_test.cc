@@ -1,5 +1,5 @@
-// Runs on spot instances: replay() equals a simulation second by second, which is written here
-// from the rules in replay.h alone.
+// Runs on spot instances: replay() equals a simulation second by second, which this file implements
+// independently from the rules in replay.h.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -29,7 +29,7 @@ SpotTrace trace_of(std::vector<int> instances, double gap = 10) {
   return trace;
 }
 
-// Whole seconds only.
+// All times are whole seconds.
 struct Simulation {
   using Seconds = std::int64_t;
   Seconds work, deadline, checkpoint, interval, restart;
@@ -152,11 +152,13 @@ void expect_equal(const SpotTrace& trace, const SpotJob& job, SpotPolicy policy,
 }
 
 TEST(SpotReplay, CountsASmallRunByHand) {
-  // Two samples of 10 s with an instance, two without. 2 s to start, 4 s of work, 1 s to save.
+  // Two samples of 10 s with an instance, two without. A start takes 2 s, a checkpoint interval 4 s
+  // of work and a save 1 s.
   const SpotTrace trace = trace_of({1, 1, 0, 0});
   SpotJob job{
       .work = 20, .checkpoint = 1, .interval = 4, .restart = 2, .price = 3600, .spot_price = 360};
-  // 0-2 start; 2-7, 7-12 and 12-17 save 12 s of work; 3 s are lost at 20; 40-42 start; 42-52 work.
+  // 0-2 start; 2-7, 7-12 and 12-17 do and save 12 s of work; 3 s are lost at 20; 40-42 start; 42-52
+  // work.
   const SpotRun run = replay(trace, job, SpotPolicy::spot, 0);
   EXPECT_EQ(run.finish, 52);
   EXPECT_EQ(run.lost, 3);
@@ -165,20 +167,20 @@ TEST(SpotReplay, CountsASmallRunByHand) {
   EXPECT_EQ(run.checkpoints, 5);
   EXPECT_EQ(run.interruptions, 1);
   EXPECT_NEAR(run.cost, 32 * 0.1, 1e-12);
-  // The 8 s of work that are left at 20 take 10 s; risk is 4 + 4 + 1. With a deadline at 45 the
-  // wait ends at 26; on-demand instances take 2 + 10 s.
+  // At 20, the remaining 8 s of work take 10 s, and the reserve is 4 + 4 + 1. With a deadline at 45
+  // the wait ends at 26. On-demand instances take 2 + 10 s.
   job.deadline = 45;
   const SpotRun greedy = replay(trace, job, SpotPolicy::greedy, 0);
   EXPECT_EQ(greedy.finish, 38);
   EXPECT_EQ(greedy.on_demand, 12);
   EXPECT_NEAR(greedy.cost, 20 * 0.1 + 12 * 1, 1e-12);
-  // On-demand instances alone take 2 + 25 s.
+  // With on-demand instances only, the run takes 2 + 25 s.
   EXPECT_NEAR(replay(trace, job, SpotPolicy::on_demand, 0).cost, 27, 1e-12);
 }
 
 TEST(SpotReplay, UniformProgressWorksWhileGreedyWaits) {
-  // Instances are there after 1000 s only. Greedy waits for them; uniform progress has used
-  // on-demand instances before, and is done earlier for more money.
+  // Spot instances appear after 1000 s. Greedy waits for them. Uniform progress has used on-demand
+  // instances before, so it finishes earlier and costs more.
   SpotTrace trace = trace_of(std::vector<int>(250, 0));
   std::fill(trace.instances.begin() + 100, trace.instances.end(), 1);
   const SpotJob job{.work = 1000, .deadline = 2200, .restart = 20, .price = 4, .spot_price = 1};
@@ -189,7 +191,7 @@ TEST(SpotReplay, UniformProgressWorksWhileGreedyWaits) {
   EXPECT_GT(uniform.on_demand, 400);
   EXPECT_LT(uniform.finish, greedy.finish);
   EXPECT_GT(uniform.cost, greedy.cost);
-  // Kept, on-demand instances work until spot ones are there, which do the last 30 s of work.
+  // If kept, on-demand instances work until spot instances appear, which do the last 30 s of work.
   const SpotRun kept = replay(trace, job, SpotPolicy::uniform_kept, 0);
   EXPECT_EQ(kept.waiting, 10);
   EXPECT_EQ(kept.on_demand, 990);
@@ -205,7 +207,7 @@ TEST(SpotReplay, EndsARunThatNeverReachesACheckpoint) {
   EXPECT_EQ(replay(trace_of({1, 1, 1, 0}), job, SpotPolicy::spot, 0).finish, 4 * 40 + 29);
 }
 
-// Traces and jobs at random: lives and waits of a few samples to hundreds, deadlines from the
+// Random traces and jobs: lives and waits from a few samples to hundreds, deadlines from the
 // tightest to loose ones, with and without checkpoints.
 TEST(SpotReplay, EqualsTheSimulationOnMadeTraces) {
   std::mt19937 random(7);
@@ -243,8 +245,8 @@ TEST(SpotReplay, EqualsTheSimulationOnMadeTraces) {
   }
 }
 
-// The published traces that are given: an hour's and ten hours' work, as the paper models them and
-// with checkpoints.
+// The published traces, if present: an hour's and ten hours' work, as in the paper's model
+// and with checkpoints.
 class SharedTrace : public ::testing::TestWithParam<const char*> {};
 TEST_P(SharedTrace, EqualsTheSimulation) {
   SHOAL_SHARED_DATA_OR_SKIP(path, fmt::format("spot/{}.json", GetParam()));
@@ -298,12 +300,12 @@ TEST(SpotOutcome, IsTheMeanAndThePercentileOverAllStarts) {
   EXPECT_GT(late, 0U);
   EXPECT_NEAR(all.mean.finish, std::accumulate(finishes.begin(), finishes.end(), 0.0) / 11, 1e-9);
   EXPECT_NEAR(all.mean.cost, std::accumulate(costs.begin(), costs.end(), 0.0) / 11, 1e-9);
-  EXPECT_EQ(all.p95_finish, std::ranges::max(finishes));  // of 11 runs the eleventh
+  EXPECT_EQ(all.p95_finish, std::ranges::max(finishes));  // the eleventh of 11 runs
   EXPECT_EQ(all.p95_cost, std::ranges::max(costs));
   EXPECT_EQ(outcome(trace, job, SpotPolicy::uniform_progress).late, 0U);
 }
 
-// Spot instances come once in 20 samples, so the runs finish after 1, 2, ... 20 samples.
+// A spot instance appears once in 20 samples, so the runs finish after 1, 2, ... 20 samples.
 TEST(SpotOutcome, PercentilesAreByNearestRank) {
   std::vector<int> instances(20, 0);
   instances.back() = 1;
@@ -319,14 +321,14 @@ TEST(CheckpointInterval, IsDalys) {
   EXPECT_EQ(checkpoint_interval(0, 7200), 0);
   EXPECT_EQ(checkpoint_interval(60, 7200), 890);     // 929.5 · 1.02198 - 60
   EXPECT_EQ(checkpoint_interval(60, 720000), 9255);  // Young: 9295
-  EXPECT_EQ(checkpoint_interval(7200, 600), 600);    // longer than two lives: as long as one
+  EXPECT_EQ(checkpoint_interval(7200, 600), 600);    // longer than two lives: one life
   EXPECT_EQ(checkpoint_interval(1e-6, 1e-6), 1);
 }
 
-// Half and double of it cost more where it matters: frequent interruptions, long checkpoints.
+// Half and double the interval cost more if interruptions are frequent and checkpoints long.
 TEST(CheckpointInterval, LosesTheLeastTime) {
   std::mt19937 random(3);
-  std::exponential_distribution<double> life(1.0 / 120);  // samples of 30 s: an hour
+  std::exponential_distribution<double> life(1.0 / 120);  // samples of 30 s: a mean life of an hour
   SpotTrace trace = trace_of({}, 30);
   while (trace.instances.size() < 4000) {
     trace.instances.insert(trace.instances.end(), static_cast<std::size_t>(life(random)) + 1, 1);

@@ -51,7 +51,8 @@ void train(const World& world, const Groups& groups, const ShardingOptions& shar
   }
   const double evaluated =
       rig.evaluate(stage, rig.batches(kSteps, world.rank, world.size, 1)) / targets;
-  // Levels 2 and 3: once for each microbatch, or once where the uses of all of them end together.
+  // Levels 2 and 3 reduce once for each microbatch, or once a step if the uses of all
+  // microbatches end together.
   const std::int64_t full =
       sharded.layout.plan.flat.count * static_cast<std::int64_t>(sizeof(float));
   const bool often = sharding.level > 1 && run.order == Order::one_by_one;

@@ -1,4 +1,5 @@
-// A data-parallel rank that trains a tiny GPT-2 with its state sharded, and the same on one rank.
+// A data-parallel rank that trains a tiny GPT-2 with sharded state, and the same
+// training on one rank.
 #pragma once
 
 #include <map>
@@ -19,7 +20,7 @@
 
 namespace shoal::parallel {
 
-// In which order a rank's microbatches are computed.
+// The order in which a rank computes its microbatches.
 enum class Order { one_by_one, all_in_flight, weights_later };
 
 struct RunOptions {
@@ -27,10 +28,10 @@ struct RunOptions {
   int microbatches = 1;
   int checkpoint_group = 0;
   Order order = Order::one_by_one;
-  int overflow_step = -1;  // rank 0's gradients are infinite there
+  int overflow_step = -1;  // at this step rank 0's gradients are infinite
 };
 
-constexpr int kSteps = 5, kRows = 3, kLength = 7, kVocabulary = 61;  // rows a rank and step
+constexpr int kSteps = 5, kRows = 3, kLength = 7, kVocabulary = 61;  // rows of a rank in a step
 
 inline nn::Gpt2Config tiny() {
   nn::Gpt2Config config;
@@ -42,9 +43,9 @@ inline nn::Gpt2Config tiny() {
   return config;
 }
 
-// What all ranks together computed.
+// The results of all ranks together.
 struct Outcome {
-  std::vector<double> losses = std::vector<double>(kSteps);  // a target
+  std::vector<double> losses = std::vector<double>(kSteps);  // per target
   std::vector<double> norms = std::vector<double>(kSteps);
   std::vector<bool> skipped = std::vector<bool>(kSteps);
   std::map<std::string, std::vector<double>> gradients;  // of the first step
@@ -52,8 +53,8 @@ struct Outcome {
   double evaluated = 0;                                  // loss at the end, without dropout
 };
 
-// Counts a rank's memory. Symmetric memory is counted here too, so it outlives the Groups, and
-// these the Rig, whose parameters lie in their memory.
+// Counts a rank's memory, including symmetric memory, so it outlives the Groups. The Groups outlive
+// the Rig, because its parameters are in their memory.
 struct Books {
   std::unique_ptr<MemoryResource> host = testing::make_test_device_memory();
   CountingMemory memory{*host};
@@ -70,7 +71,7 @@ struct Rig {
     context.random.state = &state;
     gpt2.materialize(context, DType::f32);
   }
-  // Rows [first, first + rows) of the step's batch of `all` rows.
+  // Rows [first, first + rows) of the step's batch, which has `all` rows.
   Microbatch batch(int step, int first, int rows, int all) {
     const auto input = [&] {
       return Tensor::empty({rows, kLength}, DType::i32, *inputs, MemoryTag::data);
@@ -95,7 +96,7 @@ struct Rig {
       all.push_back(batch(step, rank * kRows + m * rows, rows, ranks * kRows));
     return all;
   }
-  // Forward and backward of a step; `arm` is called when no forward is left.
+  // Runs forward and backward of a step, and calls `arm` before the last forward.
   double compute(ChainStage& stage, const std::vector<Microbatch>& microbatches, Order order,
                  const std::function<void()>& arm) {
     stage.begin(microbatches);
@@ -133,7 +134,7 @@ struct Rig {
 
 inline nn::StepOptions step_options() { return {.learning_rate = 3e-3, .max_gradient_norm = 0.5}; }
 
-// A rank's communicators, for all runs with this degree.
+// A rank's communicators, shared by all runs with this degree.
 struct Groups {
   Groups(const World& world, Store& store, int degree, CountingMemory* counted_by = nullptr)
       : all(testing::make_test_communicator(world, store, counted(counted_by))) {
@@ -153,7 +154,7 @@ struct Groups {
 
 inline std::unique_ptr<nn::UpdateRule> adamw() { return nn::adamw({.weight_decay = 0.1}); }
 
-// Adds up the squares of a shard group's ranks.
+// Adds up the sums of squares of a shard group's ranks.
 class ShardSums final : public nn::UpdateGroup {
  public:
   explicit ShardSums(collectives::Communicator& shard) : shard_(shard) {}
@@ -166,7 +167,7 @@ class ShardSums final : public nn::UpdateGroup {
   collectives::Communicator& shard_;
 };
 
-// A rank's training state. `rig` outlives it.
+// A rank's training state. `rig` must outlive it.
 struct Sharded {
   Sharded(Rig& rig_in, const ShardGroups& groups, const ShardingOptions& options, DType compute)
       : rig(rig_in),
@@ -177,9 +178,10 @@ struct Sharded {
         sums(*groups.shard),
         rule(*rig.kernels, rig.memory, values.segments(gradients.get()), adamw(), nullptr, &sums),
         units(rig.gpt2, values) {}
-  // After gradients->finish(): as DistributedOptimizer, of a mesh of rdp alone.
+  // Call it after gradients->finish(). Does what DistributedOptimizer does for a mesh with only
+  // rdp.
   nn::StepOutcome step() {
-    values.wait();  // of the step before: gathers read what is updated now
+    values.wait();  // the previous step's gathers read what this step updates
     const nn::StepOutcome outcome = rule.step(rig.state, step_options());
     if (!outcome.skipped) values.publish();
     return outcome;
@@ -193,10 +195,10 @@ struct Sharded {
   ShardedUnits units;
 };
 
-// One rank's part of a run, added to `outcome`.
+// Trains one rank and adds its results to `outcome`.
 void train(const World& world, const Groups& groups, const ShardingOptions& sharding,
            const RunOptions& run, Outcome& outcome, std::mutex& mutex);
-// The same steps without sharding on one rank, for the batch of `ranks`.
+// The same steps without sharding on one rank, with the batch of all `ranks`.
 Outcome train_alone(int ranks, DType compute, int overflow_step = -1);
 
 }  // namespace shoal::parallel

@@ -11,11 +11,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Odd, tiny, empty, larger than a bucket.
+// Odd, tiny, empty and larger than a bucket.
 const std::vector<std::int64_t> kCounts{61 * 24, 16 * 24, 24, 24, 24 * 72, 72,
                                         0,       5000,    1,  17, 4096};
 
-// Every element of every parameter is owned once, and lies where the layout says.
+// Every element of every parameter has one owner, and lies where the layout says.
 void expect_partition(const ShardPlan& plan, const std::vector<std::int64_t>& counts) {
   std::vector<std::vector<int>> owners(counts.size());
   for (std::size_t i = 0; i < counts.size(); ++i)
@@ -76,7 +76,7 @@ TEST(ShardPlan, GivesEveryElementOneOwner) {
 }
 
 TEST(ShardPlan, GivesEachUnitABucketAndSharedParametersTheirOwn) {
-  // 0 is read by the first and the last unit, 10 by none.
+  // The first and the last unit read parameter 0; no unit reads parameter 10.
   const std::vector<std::vector<int>> units{{0, 1}, {2, 3, 4, 5, 6}, {7, 8}, {9, 0}};
   for (int ranks = 1; ranks <= 17; ++ranks) {
     const ShardPlan plan = plan_unit_shards(kCounts, units, 0, {.shards = ranks});
@@ -102,7 +102,7 @@ TEST(ShardPlan, GivesEachUnitABucketAndSharedParametersTheirOwn) {
   }
 }
 
-// What a rank owns of a parameter: (first, count).
+// The ranges of a parameter that a rank owns: (first, count).
 std::vector<std::pair<std::int64_t, std::int64_t>> owned(const ShardPlan& plan, int rank,
                                                          int parameter) {
   std::vector<std::pair<std::int64_t, std::int64_t>> runs;
@@ -112,7 +112,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> owned(const ShardPlan& plan, 
 }
 
 TEST(ShardPlan, CutsASetAlikeWhateverElseThereIs) {
-  // 0 and 7 are tied with another stage, which has nothing else but a parameter of its own.
+  // Parameters 0 and 7 are tied with another stage, which has only one parameter besides.
   const std::vector<std::int64_t> other{kCounts[7], 999, kCounts[0]};
   const std::vector<std::vector<int>> here{{0, 7}}, there{{2, 0}};
   const std::vector<std::vector<int>> units{{0, 1}, {2, 3, 4, 5, 6}, {7, 8, 10}, {9, 0}},

@@ -1,4 +1,4 @@
-// Sums at their owners, with parameters driven as a tape drives them.
+// Sums at their owners. The test drives parameters as a tape would.
 #include "shoal/parallel/shard/sharded_gradients.h"
 
 #include <memory>
@@ -21,7 +21,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A rank with parameters p0, p1 ... of these counts; shard groups of `degree` ranks, 0: of all.
+// A rank with parameters p0, p1 ... of these sizes, in shard groups of `degree` ranks; 0: all
+// ranks.
 struct Rank {
   Rank(const World& world, Store& store, std::span<const std::int64_t> counts, int level,
        std::int64_t bucket_elements, int buckets_in_flight = 2, int degree = 0)
@@ -38,7 +39,7 @@ struct Rank {
           .bucket_elements = bucket_elements,
           .buckets_in_flight = buckets_in_flight});
   }
-  // In groups that somebody else has.
+  // Uses groups that the caller owns.
   Rank(const ShardGroups& groups, std::span<const std::int64_t> counts,
        const ShardingOptions& sharding) {
     make(groups, counts, sharding);
@@ -53,7 +54,7 @@ struct Rank {
     layout = make_shard_layout(pointers, groups, sharding);
     gradients = make_sharded_gradients(layout, *kernels, *memory);
   }
-  // What a weight gradient's write does.
+  // Acts as the write of a weight gradient.
   void backward_of(std::size_t index, float value) {
     nn::Parameter& parameter = *parameters[index];
     parameter.begin_use();
@@ -64,7 +65,7 @@ struct Rank {
     testing::set_values(parameter.gradient, gradient);
     parameter.end_use();
   }
-  // What this rank has of a parameter's sum.
+  // The elements of a parameter's sum that this rank owns.
   std::vector<float> owned(int parameter) const {
     std::vector<float> all;
     for (const ShardSegment& segment : layout.segments) {
@@ -85,7 +86,8 @@ struct Rank {
   std::unique_ptr<ShardedGradients> gradients;
 };
 
-// What no backward reached is zero: within a bucket that others wrote, and a bucket of its own.
+// Gradients that no backward wrote are zero, in a bucket with other gradients and in a
+// bucket of their own.
 TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
   for (const int level : {1, 2})
     test::run_thread_ranks(2, [level](const World& world, Store& store) {
@@ -105,7 +107,7 @@ TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
     });
 }
 
-// Replicas add what earlier microbatches wrote, where the last one does not come.
+// Replicas add the gradients of earlier microbatches even if the last one writes none.
 TEST(ShardedGradients, OfReplicasAreSumsWhicheverMicrobatchWrote) {
   for (const int level : {1, 2})
     test::run_thread_ranks(4, [level](const World& world, Store& store) {
@@ -161,7 +163,7 @@ TEST(ShardedGradients, HaveMemoryOnlyUntilTheyAreReduced) {
     EXPECT_EQ(statistics.reduced_bytes, 2 * (3 * 8 + 1) * 4096);
     EXPECT_EQ(statistics.launched_in_backward, 2 * (3 * 8 + 1));
     EXPECT_GE(statistics.most_full_bytes, 4096);
-    EXPECT_LE(statistics.most_full_bytes, 2 * 4096);  // written, and on its way
+    EXPECT_LE(statistics.most_full_bytes, 2 * 4096);  // one being written, one in flight
   });
 }
 
@@ -188,9 +190,9 @@ TEST(ShardedGradients, ThatEndInTheMiddleOfAStepEndItForAll) {
   }
 }
 
-// What one rank of two (or, in pairs, of four) takes and gives back in a step of three
-// microbatches, by turns, from the memory that peers reach. `done`: what it hears of every sum that
-// is on its way.
+// The allocations and releases of one of two ranks (with replicas, of four) from symmetric
+// memory, in order, in a step of three microbatches. `done`: the answer when the step
+// tests a sum in flight.
 std::string memory_of_a_step(bool repeatable, bool replicated, const std::function<bool()>& done) {
   const auto source = testing::make_test_device_memory();
   nn::PlannedMemory memory(*source);
@@ -215,8 +217,8 @@ std::string memory_of_a_step(bool repeatable, bool replicated, const std::functi
   return text;
 }
 
-// Of steps that are captured: the plan of one that was recorded is that of all the others. A bucket
-// goes when the second after it is full.
+// Captured steps share the plan of one recorded step. A bucket is released when the second
+// one after it is full.
 TEST(ShardedGradients, OfCapturedStepsAreTakenOverInASetOrder) {
   for (const bool replicated : {false, true}) {
     const auto memory = [&](bool repeatable, const std::function<bool()>& done) {

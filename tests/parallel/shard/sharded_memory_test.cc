@@ -1,4 +1,4 @@
-// What each level holds, counted by tag.
+// The memory of each sharding level, counted by tag.
 #include "rig.h"
 #include "support/error_text.h"
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@ namespace shoal::parallel {
 namespace {
 
 struct Counted {
-  std::int64_t optimizer = 0, gradients = 0, parameters = 0;  // between two steps
+  std::int64_t optimizer = 0, gradients = 0, parameters = 0;  // between steps
   std::int64_t peak_gradients = 0, peak_parameters = 0;       // within a step
   std::int64_t most_full = 0, most_live = 0;
 };
@@ -27,7 +27,7 @@ std::int64_t elements(const nn::Module& module) {
   return all;
 }
 
-// Rank by rank.
+// The counts of each rank.
 std::vector<Counted> count(int degree, int copies, ShardingOptions options, DType compute) {
   options.persistence_threshold = 0;
   std::vector<Counted> all(static_cast<std::size_t>(degree * copies));
@@ -71,9 +71,10 @@ TEST_P(ShardedMemory, IsTheTotalDividedByTheDegree) {
   Rig rig(larger());
   const auto total = static_cast<double>(elements(rig.gpt2));
   const double shard = total / degree;
-  // A block; the tied table, which is open from the head's backward to the embeddings'.
+  // A block's elements, and the tied table's. Its gradient is open from the head's backward
+  // to the embeddings'.
   const std::int64_t block = elements(*rig.gpt2.transformer->h[0]), table = 61 * 48;
-  const std::int64_t slack = 64 * degree * 4;  // paddings
+  const std::int64_t slack = 64 * degree * 4;  // padding
   for (const int copies : {1, 2}) {
     SCOPED_TRACE(fmt::format("{} shards, {} copies", degree, copies));
     for (const Counted& c : count(degree, copies, {.level = 1}, DType::f32)) {
@@ -87,8 +88,8 @@ TEST_P(ShardedMemory, IsTheTotalDividedByTheDegree) {
       expect_near(c.optimizer, 8 * shard, "moments");
       expect_near(c.gradients, 4 * shard, "gradients");
       expect_near(c.parameters, 4 * total, "parameters");
-      // Being written: the one with the table, and two where a layer's weight and bias are parted;
-      // one in flight.
+      // The written buckets are the table's and two where a layer's weight and bias are in
+      // different ones. One bucket is in flight.
       EXPECT_EQ(c.peak_gradients, c.gradients + c.most_full);
       EXPECT_LE(c.most_full, 4 * 4 * (block / 2) + slack);
     }
@@ -98,14 +99,14 @@ TEST_P(ShardedMemory, IsTheTotalDividedByTheDegree) {
       expect_near(c.gradients, 4 * shard, "gradients");
       expect_near(c.parameters, 2 * shard, "parameters");
       EXPECT_LE(c.most_full, 4 * (2 * block + table) + slack);
-      // The unit that computes, the next one, and the table.
+      // The live parameters are the computing unit's, the next one's, and the table.
       EXPECT_EQ(c.peak_parameters, c.parameters + 2 * c.most_live);
       EXPECT_LE(c.most_live, 2 * block + table + slack);
     }
   }
 }
 
-// A model that no rank ever holds whole has the same numbers.
+// A model that no rank ever holds whole gives the same results.
 TEST(ShardedInitialisation, NeverHoldsMoreThanAShardAndAParameter) {
   test::run_thread_ranks(4, [](const World& world, Store& store) {
     const auto books = std::make_shared<Books>();

@@ -1,4 +1,4 @@
-// Every level of sharding against the same training on one rank, dropout on.
+// Every sharding level compared with the same training on one rank, with dropout.
 #include <cmath>
 #include <cstring>
 
@@ -40,7 +40,7 @@ void expect_same(const Outcome& got, const Outcome& want, double tolerance,
   EXPECT_LT(std::sqrt(apart), 0.5 * tolerance * std::sqrt(whole)) << what;
 }
 
-// Small buckets, so that there are many; a threshold that leaves biases and norms whole.
+// Buckets are small, so that there are many. The threshold leaves biases and norms unsharded.
 ShardingOptions sharding(int level) {
   return {.level = level, .bucket_elements = 1500, .persistence_threshold = 72};
 }
@@ -117,7 +117,7 @@ TEST(ShardedTraining, KeepsMastersOfSixteenBitValues) {
   for (int level = 1; level <= 3; ++level) {
     const Outcome got = run(3, 3, sharding(level), {.compute = DType::bf16, .microbatches = 3});
     expect_same(got, alone(3, DType::bf16), 2e-3, fmt::format("level {}, step ", level));
-    // Numbers that no bf16 holds.
+    // Count the values that bf16 cannot represent.
     int finer = 0;
     for (const float master : got.masters.at("transformer.wte.weight")) {
       std::uint32_t bits = 0;
@@ -134,12 +134,12 @@ TEST(ShardedTraining, SkipsAnOverflowOnEveryRank) {
   for (int level = 1; level <= 3; ++level) {
     const Outcome got = run(4, 2, sharding(level), {.overflow_step = 2});
     EXPECT_EQ(got.skipped, want.skipped) << "level " << level;
-    for (const std::size_t step : {3u, 4u})  // as if it had not been
+    for (const std::size_t step : {3u, 4u})  // as if the skipped step had not been
       EXPECT_NEAR(got.losses[step], want.losses[step], 2e-5 * want.losses[step]);
   }
 }
 
-// Prefetch changes when values come, and nothing else.
+// Prefetching changes only when values arrive.
 TEST(ShardedTraining, BringsNoMoreParametersThanItMay) {
   const nn::Gpt2Config config = tiny();
   const std::int64_t block = 12 * config.n_embd * config.n_embd + 13 * config.n_embd;
@@ -157,8 +157,8 @@ TEST(ShardedTraining, BringsNoMoreParametersThanItMay) {
                   [&] { sharded.gradients->arm(); });
       sharded.gradients->finish();
       const ShardedUnitsStatistics& statistics = sharded.units.statistics();
-      // Forward: tied table and positions, 3 blocks, head (norm and table: dropped in between).
-      // Backward: the head is still there; 3 blocks, the embeddings.
+      // Forward: tied table and positions, 3 blocks, head (norm and table, which were dropped in
+      // between). Backward: the head is still present; 3 blocks, the embeddings.
       EXPECT_EQ(statistics.gathers, 2 + 3 + 2 + 3 + 2);
       if (!prefetch) {
         EXPECT_EQ(statistics.prefetched, 0);
@@ -174,7 +174,7 @@ TEST(ShardedTraining, BringsNoMoreParametersThanItMay) {
 TEST(ShardedTraining, PrefetchesOnlyWhatFitsBesideWhatIsThere) {
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const Groups groups(world, store, 2);
-    // A block fits, and not quite two.
+    // One block fits, but not two.
     const nn::Gpt2Config config = tiny();
     const std::int64_t most = 2 * 12 * config.n_embd * config.n_embd;
     Rig rig;

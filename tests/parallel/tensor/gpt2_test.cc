@@ -1,5 +1,5 @@
-// A whole GPT-2 with its layers replaced against the same model on one rank: initial values, losses
-// of three steps, the first gradients.
+// A GPT-2 with replaced layers compared with the same model on one rank: initial values, losses of
+// three steps, gradients of the first step.
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@ constexpr std::int64_t kSamples = 3;
 
 nn::Gpt2Config tiny(bool tied) {
   nn::Gpt2Config config;
-  config.vocab_size = 61;  // divides over none of 2, 3, 4
+  config.vocab_size = 61;  // not divisible by 2, 3 or 4
   config.n_positions = 24;
   config.n_embd = 24;
   config.n_layer = 2;
@@ -49,7 +49,7 @@ Data make_data(Rig& rig, const Layout& layout) {
 }
 
 struct Training {
-  std::vector<float> losses;                           // sums, a step each
+  std::vector<float> losses;                           // the sum of each step
   std::vector<std::vector<float>> initial, gradients;  // of the first step
 };
 
@@ -59,7 +59,7 @@ struct Settings {
   int steps = 3;
 };
 
-// `complete`: a parameter's gradient with what other ranks contribute.
+// `complete` adds the other ranks' contributions to a parameter's gradient.
 Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_sample,
                const Settings& settings,
                const std::function<std::vector<float>(const nn::Parameter&)>& complete) {
@@ -105,7 +105,7 @@ Training on_one_rank(const Layout& layout, bool tied, const Settings& settings) 
                [](const nn::Parameter& parameter) { return nn::floats(parameter.gradient); });
 }
 
-// This rank's training with the replaced model.
+// Trains the replaced model on this rank.
 Training on_this_rank(const TensorParallel& group, nn::Gpt2& model, const Settings& settings) {
   Rig rig;
   apply_tensor_parallelism(model, group);
@@ -121,7 +121,7 @@ Training on_this_rank(const TensorParallel& group, nn::Gpt2& model, const Settin
   Training out =
       train(rig, model, data, first_sample, settings,
             [&](const nn::Parameter& parameter) { return complete_gradient(group, parameter); });
-  for (nn::Parameter* parameter : model.parameters()) {  // rig's memory ends here
+  for (nn::Parameter* parameter : model.parameters()) {  // the rig's memory ends here
     parameter->value = {};
     parameter->gradient = {};
   }
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelGpt2, ::testing::ValuesIn(gpt2_c
                            return name_of(test.param.layout) + (test.param.tied ? "tied" : "own");
                          });
 
-// Recomputation repeats the exchanges with the same random numbers.
+// Recomputation repeats the collectives with the same random numbers.
 TEST(TensorParallelGpt2Once, CheckpointingChangesNoBit) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
@@ -196,14 +196,14 @@ TEST(TensorParallelGpt2Once, InBf16) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         EXPECT_EQ(ours.initial[i], boxes_of(*parameters[i], expected.initial[i]));
         EXPECT_LT(distance(ours.gradients[i], boxes_of(*parameters[i], expected.gradients[i])),
-                  6e-2)  // 2.8e-2 seen where bf16 computes through f32
+                  6e-2)  // 2.8e-2 was seen where bf16 computes in f32
             << parameters[i]->name();
       }
     });
   }
 }
 
-// Logits of every position, on each rank.
+// Each rank compares the logits of every position.
 TEST(TensorParallelGpt2Once, LogitsAreTheWholes) {
   for (const Layout& layout : layouts({3})) {
     Rig rig;

@@ -1,5 +1,5 @@
-// Each distributed layer against the unsplit one, forward and backward, on every rank: its part of
-// the output, of dx, and of every gradient.
+// Each distributed layer compared with the unsplit one, forward and backward, on every rank: its
+// part of the output, of dx, and of every gradient.
 #include <latch>
 
 #include "parallel/tensor/parts.h"
@@ -19,7 +19,7 @@ using nn::Value;
 
 constexpr std::int64_t kChannels = 24, kInner = 36, kHeads = 12, kPositions = 12, kSamples = 2;
 
-// A root with one child of each kind, as models hold them.
+// A root with one child of each kind.
 class Holder final : public Module {
  public:
   explicit Holder(float dropout)
@@ -41,7 +41,7 @@ class Holder final : public Module {
   nn::Slot<nn::Mlp> mlp;
 };
 
-// Llama's, whose heads share half as many key heads.
+// Llama's layers, with half as many key heads as heads.
 class DecoderHolder final : public Module {
  public:
   explicit DecoderHolder(float dropout)
@@ -67,7 +67,7 @@ class DecoderHolder final : public Module {
   nn::Slot<nn::MlpLike> mlp;
 };
 
-// What both forms of a layer do.
+// The common interface of both forms of a layer.
 struct Layer {
   Module& module;
   std::function<Value(Context&, const Value&)> forward;
@@ -92,7 +92,8 @@ Run run(Rig& rig, const Layer& layer, const Tensor& x, const Tensor& dy, bool de
   return out;
 }
 
-// The same initial values, drawn by parts; then others, so that biases are not zeros.
+// Checks that both draw the same initial values, then sets other values, so that
+// biases are not zero.
 void give_values(Rig& rig, const Layer& whole, const Layer& cut, DType dtype) {
   whole.module.materialize(rig.context, dtype);
   cut.module.materialize(rig.context, dtype);
@@ -112,7 +113,7 @@ void give_values(Rig& rig, const Layer& whole, const Layer& cut, DType dtype) {
   }
 }
 
-// `in_part`, `out_part`: what of the whole's x and y this layer has on this rank.
+// `in_part` and `out_part` select this rank's part of the whole x and y.
 using Part = std::function<Tensor(Rig&, const TensorParallel&, const Tensor&)>;
 struct Widths {
   std::int64_t in = kChannels, out = kChannels;
@@ -152,7 +153,7 @@ void compare(Rig& rig, const TensorParallel& group, const Layer& whole, const La
 
 class TensorParallelLayers : public ::testing::TestWithParam<Layout> {};
 
-// Own channels of what every rank has whole: columns [r·n/tp, ..) of each of `blocks`.
+// This rank's channels of a whole tensor: columns [r·n/tp, ..) of each of `blocks`.
 Part channels(int blocks) {
   return [blocks](Rig& rig, const TensorParallel& group, const Tensor& whole) {
     const std::int64_t block = whole.shape()[2] / blocks, own = block / group.size(),
@@ -338,7 +339,7 @@ TEST(GatherInput, OncePerForwardPassAndMask) {
   });
 }
 
-// enter() and leave() alone, for who writes a layer: each is the other's backward.
+// enter() and leave() by themselves, for authors of layers: each is the other's backward.
 TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
   for (const Layout& layout : layouts({1, 3}))
     on_group(layout, [](const TensorParallel& group) {
@@ -357,12 +358,12 @@ TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
       tape.backward(rig.context, y, local_part(rig, group, whole));
       EXPECT_EQ(nn::floats(tape.gradient(x)), times);
       rig.context.tape = nullptr;
-      // Nothing recorded without a tape, nothing to do with no elements.
+      // Without a tape nothing is recorded. An empty tensor needs no work.
       EXPECT_FALSE(enter(rig.context, group, Value{rig.tensor({0, 6, 5}, 1)}).needs_gradient());
     });
 }
 
-// What is sent is kept until the other rank, which comes late, has read it.
+// A sent tensor is kept until the other rank, which is late, has read it.
 TEST(Exchange, HoldsWhatIsSent) {
   for (const bool reduces : {false, true})
     for (const auto split : {ActivationSplit::sequence, ActivationSplit::batch}) {
@@ -378,7 +379,8 @@ TEST(Exchange, HoldsWhatIsSent) {
         if (group.rank() == 1) let_go.wait();
         Exchange exchange =
             (reduces ? begin_reduce : begin_gather)(context, group, std::move(sent));
-        // Of the size and the stream of what would be free now.
+        // This allocation would reuse the sent tensor's memory if it were free: size and
+        // stream are the same.
         const Tensor next = exchange_memory(context, group, given.shape(), given.dtype());
         elementwise.fill(next.view(), 9, context.stream);
         if (group.rank() == 0) {

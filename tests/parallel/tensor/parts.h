@@ -1,5 +1,5 @@
-// What the tests of tensor parallelism share: which part of an activation or of a parameter a rank
-// has, and distances relative to a norm.
+// Helpers of the tensor-parallel tests: a rank's part of an activation or of a parameter, and
+// distances relative to a norm.
 #pragma once
 
 #include <cmath>
@@ -47,7 +47,7 @@ void on_group(const Layout& layout, const Body& body) {
   });
 }
 
-// One rank's: on a device, what it computes lies in the device's memory.
+// One rank's rig. On a device, its results are in the device's memory.
 struct Rig : nn::Rig {
   Rig() : nn::Rig(testing::make_test_kernels(1), nullptr, testing::make_test_device_memory()) {}
 };
@@ -102,7 +102,7 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
-// What `part` is of the whole parameter's values (of its value or gradient).
+// The values of `part` within those of the whole parameter (value or gradient).
 inline std::vector<float> boxes_of(const nn::Parameter& part, const std::vector<float>& whole) {
   std::vector<float> expected(static_cast<std::size_t>(part.shape().count()));
   each_element(part, [&](std::int64_t from, std::int64_t to) {
@@ -124,7 +124,7 @@ inline void give_boxes(const nn::Parameter& part, const nn::Parameter& whole) {
     give(testing::values_of<bfloat16>(part.value), testing::values_of<bfloat16>(whole.value));
 }
 
-// A rank's gradient, summed over the group where it is only a contribution.
+// A rank's gradient, summed over the group if each rank has only a contribution.
 inline std::vector<float> complete_gradient(const TensorParallel& group,
                                             const nn::Parameter& parameter) {
   std::vector<float> gradient = nn::floats(parameter.gradient);

@@ -1,4 +1,4 @@
-// How layers are replaced: what stays, what is refused, and how a user's own module joins.
+// Replacing layers: which stay, which are refused, and how a user's own module takes part.
 #include "shoal/parallel/tensor/replace.h"
 
 #include "parallel/tensor/parts.h"
@@ -66,7 +66,7 @@ TEST(TensorParallelReplace, PartsKeepWhatWasSetOnTheWhole) {
       EXPECT_EQ(gradient_is_partial(*parts[i], ActivationSplit::batch), !parts[i]->is_part());
       cut += parts[i]->is_part() ? 1 : 0;
     }
-    EXPECT_EQ(cut, 7);  // wte; c_attn's and c_fc's weight and bias; c_proj's weights
+    EXPECT_EQ(cut, 7);  // wte, c_attn's and c_fc's weight and bias, c_proj's weights
     EXPECT_EQ(model.lm_head->weight(), model.transformer->wte->weight());
   });
 }
@@ -117,7 +117,8 @@ TEST(TensorParallelReplace, UnderSequenceNothingMaySeeAPartOfThePositions) {
   EXPECT_EQ(refusal({2, ActivationSplit::batch}, tiny(), remove), "no error");
 }
 
-// Such a head is not split: it moves into one that gathers the positions.
+// Such a head is not split. With split sequences its parameters move into a head that
+// gathers the positions.
 TEST(TensorParallelReplace, HeadsOfWholeSequencesKeepTheirParameters) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
@@ -143,7 +144,7 @@ TEST(TensorParallelReplace, ComesBeforeMaterialize) {
               HasSubstr("transformer.wte.weight has a value already"));
 }
 
-// A user's module: two linear layers with a dropout between them, which its slot calls LinearLike.
+// A user's module: two linear layers with a dropout between them. It fills a LinearLike slot.
 class Bottleneck final : public nn::LinearLike {
  public:
   Bottleneck()
@@ -159,7 +160,7 @@ class Bottleneck final : public nn::LinearLike {
   nn::Slot<nn::LinearLike> up;
 };
 
-// What its author registers: columns, then rows, and a dropout that knows which channels it has.
+// Its author registers this form: columns, then rows, and a dropout that knows its channels.
 class CutBottleneck final : public nn::LinearLike {
  public:
   CutBottleneck(Bottleneck& whole, const TensorParallel& group)

@@ -1,4 +1,4 @@
-// The vocabulary-parallel embedding and head against the unsplit ones.
+// The vocabulary-parallel embedding and head compared with the unsplit ones.
 #include "shoal/parallel/tensor/vocabulary.h"
 
 #include "parallel/tensor/parts.h"
@@ -24,12 +24,12 @@ std::vector<std::int32_t> tokens(std::int64_t count, std::int64_t vocabulary, st
 std::int64_t group_samples(const TensorParallel& group) {
   return group.split == ActivationSplit::batch ? kSamples * group.size() : kSamples;
 }
-// Ids, targets: every rank has all positions of its own samples.
+// For ids and targets: every rank has all positions of its own samples.
 Tensor own_samples(Rig& rig, const TensorParallel& group, const Tensor& whole) {
   return group.split == ActivationSplit::batch ? local_part(rig, group, whole) : whole;
 }
 
-// A module of one parameter on memory, the part with the whole's values.
+// Allocates modules of one parameter, and gives the part the whole's values.
 void give(Rig& rig, const nn::Module& whole, const nn::Module& cut, DType dtype) {
   nn::Parameter &from = *whole.parameters()[0], &to = *cut.parameters()[0];
   rig.give(from, 3, dtype);
@@ -42,7 +42,7 @@ class VocabularyParallel : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
   on_group(GetParam(), [](const TensorParallel& as_made) {
-    // What a device is given of the host's values is counted.
+    // Counts the host values that are copied to a device.
     const auto host = make_pinned_memory();
     CountingMemory pinned(*host);
     const TensorParallel group{as_made.tp, as_made.split, std::make_shared<HostToDevice>(&pinned)};
@@ -74,7 +74,7 @@ TEST_P(VocabularyParallel, EmbeddingIsTheWholes) {
   });
 }
 
-// The padding row, whoever has it, gets no gradient.
+// The padding row gets no gradient, on whichever rank it is.
 TEST_P(VocabularyParallel, EmbeddingLeavesThePaddingRowOut) {
   on_group(GetParam(), [](const TensorParallel& group) {
     constexpr std::int64_t kVocabulary = 12;
@@ -146,7 +146,7 @@ void compare_heads(const TensorParallel& group, const HeadCase& test) {
     EXPECT_DOUBLE_EQ(rig.context.read(out.loss.tensor), 8 * sum);
     tape.backward(rig.context, out.loss);
     rig.context.tape = nullptr;
-    // Without a tape the same loss, and no gradient is touched.
+    // Without a tape the loss is the same, and no gradient changes.
     const std::vector<float> before = nn::floats(head.weight()->gradient);
     const nn::LossOutput again = head.forward(rig.context, Value{hidden}, own, options);
     EXPECT_EQ(rig.context.read(again.loss_sum), sum);
@@ -157,7 +157,7 @@ void compare_heads(const TensorParallel& group, const HeadCase& test) {
     const Run expected = run(whole, x, targets);
     const Run ours = run(*cut, local_part(rig, group, x), own_samples(rig, group, targets));
     const double tolerance = test.dtype == DType::f32 ? 1e-5 : 1e-2;
-    // A device's head of one rank keeps logits in 16 bits.
+    // On a device, an unsplit head keeps logits in 16 bits.
     const bool coarse = test.dtype != DType::f32 && testing::on_cuda();
     EXPECT_NEAR(ours.loss_sum, expected.loss_sum, (coarse ? 1e-4 : 1e-5) * expected.loss_sum);
     EXPECT_EQ(ours.targets, expected.targets);
