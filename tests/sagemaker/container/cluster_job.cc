@@ -33,7 +33,7 @@ Job::Job(const Json& hyperparameters, const std::string& text) {
     hosts_.back()->write("input/data/train/text.txt", text);
     hosts_.back()->write("input/data/validation/text.txt", text.substr(0, 4000));
   }
-  std::ofstream(folder_ / "bin/sshd") << "";  // each host's own is mounted here
+  std::ofstream(folder_ / "bin/sshd") << "";  // each host's own sshd is mounted here
 }
 
 std::vector<HostEnd> Job::run(std::vector<std::string> play, const std::vector<std::string>& words,
@@ -41,7 +41,7 @@ std::vector<HostEnd> Job::run(std::vector<std::string> play, const std::vector<s
   fs::remove(folder_ / "term");
   for (const char* name : {"algo-1", "algo-2"})
     for (const char* old : {".status", "/ml/output/failure"}) fs::remove(folder_ / name + old);
-  // Ended by SIGTERM, emulate clears away what it made.
+  // SIGTERM lets emulate clean up what it created.
   std::vector<std::string> all = {"timeout",
                                   std::to_string(seconds),
                                   testing::source_path("bench/cluster/emulate"),

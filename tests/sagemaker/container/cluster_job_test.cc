@@ -84,8 +84,8 @@ class ClusterJob : public ::testing::Test {
   static inline std::string* text_ = nullptr;
 };
 
-// The tokenizer is one of Hugging Face's cache, whose place only a variable of each host's
-// container says.
+// The tokenizer is in a Hugging Face cache, and only a variable of each host's container
+// names its directory.
 TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
   const std::string cached = *shared_ / "hub/models--shoal--tok";
   fs::create_directories(cached + "/refs");
@@ -95,7 +95,7 @@ TEST_F(ClusterJob, TrainsOnTwoHostsAndSurvivesAnInterruption) {
   const std::string cache = "HF_HOME=" + shared_->path();
   const Json named = {{"tokenizer_name", "\"shoal/tok\""}};
 
-  // So many steps that the signal finds it training, however fast this machine is.
+  // Enough steps that the signal arrives during training on any machine.
   Json run;
   std::unique_ptr<Job> broken;
   std::vector<HostEnd> stopped;
@@ -149,7 +149,7 @@ TEST_F(ClusterJob, NamesTheHostThatNeverCame) {
 
 bool is_full() { return std::getenv("SHOAL_TEST_FULL") != nullptr; }
 
-// The step that a start went on from; 0: from the beginning.
+// The step from which a start resumed; 0: it started from the beginning.
 std::int64_t first_step(const std::vector<HostEnd>& ends) {
   std::smatch found;
   return std::regex_search(ends[0].out, found, std::regex("resuming from \\S+ at step (\\d+)"))
@@ -157,14 +157,14 @@ std::int64_t first_step(const std::vector<HostEnd>& ends) {
              : 0;
 }
 
-// Of play_host: when so many steps of this start were logged, and a moment later.
+// Settings of play_host: act when this start has logged this many steps, and `seconds` later.
 std::vector<std::string> after_steps(std::int64_t steps, double seconds) {
   return {"PLAY_WHEN='loss': ", fmt::format("PLAY_TIMES={}", steps),
           fmt::format("PLAY_AFTER={:.3f}", seconds)};
 }
 
-// Of one job, on both hosts. Moments are drawn in steps, each of what is left: so all fall within
-// training, whatever the speed of the machine. Between them are some before there are ranks.
+// Interruptions of one job, on both hosts. Each moment is drawn in steps, from the remaining ones,
+// so all fall within training on any machine. Some interruptions come before the ranks exist.
 TEST_F(ClusterJob, SurvivesTwentyInterruptions) {
   if (!is_full()) GTEST_SKIP() << "./dev test --full runs it";
   constexpr int kInterruptions = 20;
@@ -187,7 +187,7 @@ TEST_F(ClusterJob, SurvivesTwentyInterruptions) {
     return ends;
   };
   for (int i = 1; i <= kInterruptions && !HasFailure(); ++i) {
-    // Half of a fair share, since steps go on until the signal has its effect.
+    // At most half of an even share, because steps continue until the signal takes effect.
     const std::int64_t most = std::max<std::int64_t>(1, (kSteps - step) / (kInterruptions + 1 - i));
     const auto steps = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
     const auto ends = interrupt(after_steps(steps, 0.1 * second(random)));
@@ -213,8 +213,8 @@ TEST_F(ClusterJob, SurvivesTwentyInterruptions) {
   EXPECT_EQ(broken.losses(), unbroken.losses());
 }
 
-// A model in parts, each host's on its own disk. A host is killed while it trains, and with it go
-// files that were not in S3 yet.
+// A model in parts, where each host's part is on its own disk. A host is killed during training,
+// and files that were not yet in S3 are lost with it.
 TEST_F(ClusterJob, SurvivesLostHostsAndFiles) {
   if (!is_full()) GTEST_SKIP() << "./dev test --full runs it";
   constexpr int kLost = 8;
@@ -230,7 +230,7 @@ TEST_F(ClusterJob, SurvivesLostHostsAndFiles) {
   std::mt19937 random(3);
   int passed_over = 0, resumed = 0;
   for (int i = 1; i <= kLost && !HasFailure(); ++i) {
-    // Two whole checkpoints at least, of which one may be lost, and one that is being written.
+    // At least two whole checkpoints, one of which may be lost, and one that is being written.
     const auto steps = 65 + static_cast<std::int64_t>(random() % 26);
     auto play = after_steps(steps, 0);
     play.emplace_back("PLAY_KILL=host");

@@ -33,7 +33,7 @@ std::string variable_or(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-// Code as SageMaker brings it to a job without a network, and two ranks a host.
+// The code archive as SageMaker provides it to a job without a network, and two ranks a host.
 Json script_job(const std::string& program, const Json& more) {
   Json all = {{"sagemaker_program", Json(program).dump()},
               {"sagemaker_submit_directory", "\"/opt/ml/input/data/code/sourcedir.tar.gz\""},
@@ -42,7 +42,7 @@ Json script_job(const std::string& program, const Json& more) {
   return all;
 }
 
-// The hyperparameters by which SageMaker turns on smdistributed's dataparallel.
+// The hyperparameters with which SageMaker turns on smdistributed's dataparallel.
 Json data_parallel(Json more = Json::object()) {
   more["sagemaker_distributed_dataparallel_enabled"] = "true";
   return more;
@@ -123,7 +123,7 @@ TEST_F(PlainScript, SavesOnAllRanksWhenItIsStopped) {
         << rank;
 }
 
-// Scripts in PyTorch, with Shoal's backend.
+// Scripts that use PyTorch with Shoal's backend.
 class TorchScript : public ClusterScript {
  protected:
   void SetUp() override {
@@ -137,7 +137,7 @@ class TorchScript : public ClusterScript {
                    << "and SHOAL_TEST_TORCH_PATH for a build's modules:\n"
                    << tried.err;
   }
-  // A script of this folder, which compares its model with one process's.
+  // Runs a script of this folder, which compares its model with that of one process.
   void expect_trains(const std::string& script, Json hyperparameters) {
     hyperparameters.update({{"learning_rate", "0.1"}, {"max_steps", "5"}});
     Job job(script_job(script, hyperparameters));
@@ -146,7 +146,8 @@ class TorchScript : public ClusterScript {
     EXPECT_THAT(ends[0].out, HasSubstr("{'loss': "));
     EXPECT_TRUE(fs::exists(job.host(0).path("model/model.pt")));
   }
-  // One of Hugging Face's scripts, unmodified, beside its run without a container.
+  // Runs one of Hugging Face's scripts, unmodified, and compares it with its run
+  // outside a container.
   void expect_trains_as_alone(const std::string& script) {
     const testing::TemporaryDirectory folder;
     const auto helper = [&](const std::string& verb, std::vector<std::string> more) {
@@ -174,7 +175,7 @@ class TorchScript : public ClusterScript {
   const std::string path_ = variable_or("SHOAL_TEST_TORCH_PATH", SHOAL_TORCH_PATH);
 };
 
-// The Estimator's distribution {"smdistributed": {"modelparallel": ...}, "mpi": ...}.
+// These are the Estimator's distribution {"smdistributed": {"modelparallel": ...}, "mpi": ...}.
 TEST_F(TorchScript, CutsAModel) {
   const Json parameters = {
       {"partitions", 2}, {"microbatches", 4}, {"placement_strategy", "spread"}, {"ddp", true}};

@@ -77,7 +77,7 @@ TEST(TrainCommand, TakesTheOnlyFilesOfChannels) {
   TrainCommand made = command_of(ml);
   EXPECT_EQ(option(made, "train_file"), ml.path("input/data/training/a.txt"));
   EXPECT_EQ(option(made, "validation_file"), ml.path("input/data/eval/nested/v.txt"));
-  EXPECT_EQ(option(made, "test_file"), "none");  // nobody asked for predictions
+  EXPECT_EQ(option(made, "test_file"), "none");  // the job asks for no predictions
   EXPECT_EQ(option(made, "model_name_or_path"), ml.path("input/data/model"));
   ml.hyperparameters({{"do_predict", "true"}});
   EXPECT_EQ(option(command_of(ml), "test_file"), ml.path("input/data/test/t.csv"));
@@ -150,7 +150,7 @@ TEST(TrainCommand, RefusesOtherFilesOnEachHost) {
   two.inputs(sharded);
   one.inputs(sharded);
   EXPECT_THAT(refused(two), HasSubstr("channel train is ShardedByS3Key: each of the 2 hosts"));
-  EXPECT_EQ(refused(one), "accepted");  // which has all of them
+  EXPECT_EQ(refused(one), "accepted");  // it has all of them
 }
 
 TEST(TrainCommand, ReadsTheRunsFile) {
@@ -167,7 +167,7 @@ TEST(TrainCommand, ReadsTheRunsFile) {
   EXPECT_THAT(refused(ml), HasSubstr("this image runs Shoal"));
 }
 
-// Arguments as Amazon's toolkit gives them (SM_USER_ARGS).
+// Arguments in the form of Amazon's toolkit (SM_USER_ARGS).
 TEST(TrainCommand, RunsAScript) {
   OptMl ml({"algo-1", "algo-2"});
   OptMl::Json all = {{"sagemaker_program", "\"examples/train.py\""},

@@ -123,7 +123,7 @@ TEST(Contract, KeepsAHostsOwnVariablesFromOthers) {
   EXPECT_FALSE(is_of_one_host("SM_HOSTS"));
 }
 
-// Does all that a host does before it trains; returns the error, or "starts".
+// Does everything that a host does before training; returns the error, or "starts".
 std::string host_starts(const OptMl& ml) {
   try {
     const Contract contract = read_contract(ml.root(), {}, only({}));

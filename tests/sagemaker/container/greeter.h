@@ -1,4 +1,4 @@
-// Something that listens on a port of its own and greets, as sshd does.
+// A server that listens on its own port and sends a greeting, as sshd does.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace shoal::sagemaker {
 
-// Greets whoever connects, until it is destroyed.
+// Greets each client until it is destroyed.
 class Greeter {
  public:
   explicit Greeter(std::string greeting) : greeting_(std::move(greeting)) {

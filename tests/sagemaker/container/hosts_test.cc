@@ -56,7 +56,7 @@ TEST(Hosts, AreThereOnceTheySpeakSsh) {
   wait_for_hosts({"127.0.0.1"}, rules, stop);  // returns
 }
 
-// A program of an own name, which runs until end().
+// A program with a name of its own that runs until end().
 class Orted {
  public:
   explicit Orted(const testing::TemporaryDirectory& root)
@@ -82,13 +82,15 @@ class Orted {
   std::thread thread_;
 };
 
-// A named pipe in the place of the ending's file: whoever looks at that waits for us.
+// A named pipe in place of the file that announces the end. A reader of that file blocks until the
+// test lets it continue.
 class HeldLook {
  public:
   explicit HeldLook(std::string path) : path_(std::move(path)) { make(); }
-  // Returns once somebody looks.
+  // Returns when a reader opens the pipe.
   void wait() { descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC); }
-  // That look finds nothing; returns in the next one. (Each has a pipe of its own.)
+  // Lets that reader find nothing, and returns when the next one opens. (Each reader has its own
+  // pipe.)
   void wait_for_next() {
     const int last = descriptor_;
     ::unlink(path_.c_str());
@@ -96,7 +98,7 @@ class HeldLook {
     ::close(last);
     wait();
   }
-  // This look and later ones find nothing.
+  // Lets this and later readers find nothing.
   void let_go() {
     ::unlink(path_.c_str());
     ::close(descriptor_);
@@ -119,7 +121,7 @@ TEST(Hosts, ServeMpirunUntilItIsGone) {
   auto serves = std::async(std::launch::async,
                            [&] { return wait_for_mpirun_to_end(rules, root / "ended", stop, 10); });
   look.wait();
-  look.wait_for_next();  // the look before saw that mpirun runs
+  look.wait_for_next();  // the previous reader saw that mpirun runs
   EXPECT_EQ(serves.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   orted.end();
   look.let_go();
@@ -150,7 +152,7 @@ TEST(Hosts, ServeNoLongerThanTheyCan) {
   EXPECT_TRUE(process_runs(rules.orted));
 }
 
-// A channel that breaks as the job is stopped does not cut short what ranks save.
+// A channel that fails while the job is stopping does not cut off what the ranks save.
 TEST(Hosts, ServeToTheEndOnceStopped) {
   const testing::TemporaryDirectory root;
   const Orted orted(root);
@@ -169,7 +171,7 @@ TEST(Hosts, ServeToTheEndOnceStopped) {
   EXPECT_EQ(ending->status, 143);
 }
 
-// As what mpirun leaves on a host whose first process waits for nobody.
+// mpirun leaves such a process on a host if its first process does not wait for children.
 TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
   const testing::TemporaryDirectory root;
   const std::string name = "ended" + std::to_string(::getpid());
@@ -187,7 +189,7 @@ TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
   ::waitpid(child, nullptr, 0);
 }
 
-// The first host starts mpirun when the last one has come.
+// The first host starts mpirun when the last one has arrived.
 TEST(Hosts, WaitForMpirunAsLongAsHostsMayTakeToCome) {
   const HostRules rules;
   EXPECT_GT(rules.start_seconds, rules.connect_seconds);
@@ -203,7 +205,7 @@ TEST(Hosts, SayThatMpirunNeverCame) {
   EXPECT_FALSE(wait_for_mpirun_to_end(rules, "/nowhere", stop, 1));
 }
 
-// The first host may have started mpirun as the signal came.
+// The first host may have started mpirun just as the signal came.
 TEST(Hosts, GiveMpirunAMomentAfterASignal) {
   const testing::TemporaryDirectory root;
   HostRules rules = quick();
@@ -221,7 +223,7 @@ TEST(Hosts, GiveMpirunAMomentAfterASignal) {
   EXPECT_EQ(ending->status, 143);
 }
 
-// ssh as a script that runs the command here.
+// ssh is a script that runs the command on this machine.
 TEST(Hosts, AreToldHowItEnded) {
   const testing::TemporaryDirectory root;
   HostRules rules = quick();

@@ -69,8 +69,8 @@ TEST(Launch, SaysNothingOfEfaWhereThereIsNone) {
   EXPECT_THAT(text(launch_of(ml, 1)), HasSubstr("--host algo-1,algo-2 -np 2"));
 }
 
-// NCCL_NET where the plugin has to work, or the job ends: GPUs whose memory EFA reads, and several
-// hosts. Elsewhere NCCL may fall back on sockets.
+// NCCL_NET is set if the plugin must work or the job must end: several hosts whose GPU memory EFA
+// can read. Elsewhere NCCL may fall back to sockets.
 TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
   const auto words = [](const std::vector<std::string>& hosts, const char* type) {
     OptMl ml(hosts, hosts[0], type);
@@ -89,8 +89,8 @@ TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
                       Not(HasSubstr("DEVICE_RDMA"))));
 }
 
-// The job's environment, which `forwarded` names, goes before what is usual; its options of mpirun
-// before that.
+// The job's environment (`forwarded`) overrides the defaults, and its mpirun options
+// override the environment.
 TEST(Launch, LetsTheJobHaveTheLastWord) {
   OptMl ml({"algo-1", "algo-2"}, "algo-1", "ml.p4d.24xlarge");
   ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
@@ -109,7 +109,7 @@ TEST(Launch, LetsTheJobHaveTheLastWord) {
               AllOf(HasSubstr("-x NCCL_DEBUG "), Not(HasSubstr("NCCL_DEBUG="))));
 }
 
-// What check_gpus says of a host with so many GPUs.
+// The error of check_gpus for a host with `gpus` GPUs.
 std::string gpus_refused(const OptMl& ml, int gpus, bool on_cpu = false,
                          const std::string& problem = "") {
   const Contract c =
@@ -136,7 +136,7 @@ TEST(Launch, RefusesAHostWithFewerGpusThanItsType) {
               HasSubstr("shows 0 GPUs, but its type, ml.p4d.24xlarge, has 8 (nvidia-smi ended with "
                         "status 9)"));
   EXPECT_EQ(gpus_refused(ml, 0, true), "accepted");
-  // Whoever says how many ranks there are needs that many.
+  // A job that sets the number of ranks needs as many GPUs.
   ml.hyperparameters(
       {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "4"}});
   EXPECT_EQ(gpus_refused(ml, 7), "accepted");
@@ -145,7 +145,7 @@ TEST(Launch, RefusesAHostWithFewerGpusThanItsType) {
       {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "16"}});
   EXPECT_EQ(gpus_refused(ml, 8), "accepted");
   EXPECT_THAT(gpus_refused(ml, 7), HasSubstr("shows 7 GPUs"));
-  // One process needs one.
+  // One process needs one GPU.
   ml.hyperparameters(OptMl::Json::object());
   EXPECT_EQ(gpus_refused(ml, 1), "accepted");
   EXPECT_THAT(gpus_refused(ml, 0), HasSubstr("shows 0 GPUs"));

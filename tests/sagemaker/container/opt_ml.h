@@ -1,4 +1,4 @@
-// A directory as SageMaker makes /opt/ml.
+// A directory laid out like SageMaker's /opt/ml.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@ class OptMl {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `at`: where it is, beside others that somebody removes; empty: a directory of its own. The
-  // interface "lo", so that mpirun finds it here.
+  // `at`: its path, inside a directory that the caller removes; empty: a directory of its own. The
+  // interface is "lo", so that mpirun finds it on this machine.
   explicit OptMl(const std::vector<std::string>& hosts = {"algo-1"},
                  const std::string& current = "algo-1",
                  const std::string& instance_type = "ml.m5.xlarge", const std::string& at = "",
@@ -41,7 +41,7 @@ class OptMl {
   void resources(const Json& json) { config("resourceconfig", json); }
   void hyperparameters(const Json& json) { config("hyperparameters", json); }
   void inputs(const Json& json) { config("inputdataconfig", json); }
-  // A channel in File mode, with these files.
+  // A channel in File mode with these files.
   void channels(const std::vector<std::pair<std::string, std::vector<std::string>>>& all) {
     Json json = Json::object();
     for (const auto& [name, files] : all) {

@@ -38,8 +38,8 @@ TEST(Reason, IsWhatShoalSaid) {
   EXPECT_EQ(reason_of(std::string(100000, '['), 1).substr(0, 3), "[[[");
 }
 
-// As two ranks write it at the same time, behind a progress bar and with PyTorch's marks, and as
-// mpirun names the rank that failed first.
+// The output of two ranks that write at the same time, after a progress bar and with PyTorch's
+// marks, and the line in which mpirun names the rank that failed first.
 constexpr const char* kTwoRanks =
     "[1,0]<stderr>:  0%|      | 0/10 [00:00<?, ?it/s]Traceback (most recent call last):\n"
     "[1,1]<stderr>:[rank1]: Traceback (most recent call last):\n"
@@ -59,7 +59,7 @@ TEST(Reason, IsTheEndOfAScriptsTraceback) {
       "train.py, rank 0 (exit status 1): RuntimeError: rank 1 is gone\n"
       "  File \"/opt/ml/code/train.py\", line 9, in <module>";
   const std::string text = kTwoRanks;
-  EXPECT_EQ(reason_of_script("train.py", text, 1), of_0);  // the first to write one
+  EXPECT_EQ(reason_of_script("train.py", text, 1), of_0);  // the rank that wrote first
   EXPECT_EQ(reason_of_script("train.py",
                              text + "-----\n  Process name: [[37204,1],1]\n  Exit code:    1\n", 1),
             of_1);
@@ -87,7 +87,7 @@ TEST(Reason, IsALineWhereAScriptHasNoTraceback) {
             "a.py:  33%|  | 1/3 (exit status 1)");
 }
 
-// As Python writes without buffers, and mpirun passes it on.
+// Python writes lines in pieces if unbuffered, and mpirun passes them on.
 TEST(Reason, ReadsLinesThatComeInPieces) {
   EXPECT_EQ(
       reason_of_script("a.py",
@@ -99,7 +99,7 @@ TEST(Reason, ReadsLinesThatComeInPieces) {
       "a.py, rank 0 (exit status 1): ValueError: x\n  File \"a.py\", line 1");
 }
 
-// Of a deep recursion, the exception and its last frames.
+// A deep recursion is shortened to the exception and its last frames.
 TEST(Reason, OfAScriptFitsTheLimit) {
   std::string text = "Traceback (most recent call last):\n";
   for (int i = 0; i < 200; ++i) text += fmt::format("  File \"a.py\", line {}, in f\n", i);
@@ -136,7 +136,7 @@ class Export : public ::testing::Test {
 
 TEST_F(Export, KnowsWhatIsNew) {
   const auto began = fs::file_time_type::clock::now() - std::chrono::seconds(1);
-  EXPECT_FALSE(has_model_since(root_ / "run", began));  // a checkpoint is none
+  EXPECT_FALSE(has_model_since(root_ / "run", began));  // a checkpoint is not a model
   std::ofstream(root_ / "run/model.safetensors") << "weights";
   EXPECT_TRUE(has_model_since(root_ / "run", began));
   EXPECT_FALSE(has_model_since(root_ / "run", began + std::chrono::hours(1)));
@@ -144,7 +144,7 @@ TEST_F(Export, KnowsWhatIsNew) {
 }
 
 TEST_F(Export, TakesTheFilesOfTheModel) {
-  EXPECT_THROW(export_model(root_ / "run", root_ / "model"), Error);  // there is none yet
+  EXPECT_THROW(export_model(root_ / "run", root_ / "model"), Error);  // no model exists yet
   EXPECT_TRUE(fs::is_empty(root_ / "model"));
   std::ofstream(root_ / "run/model.safetensors") << "new";
   std::ofstream(root_ / "run/run.lock") << "of a run that was killed";

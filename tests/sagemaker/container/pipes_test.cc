@@ -31,7 +31,7 @@ using shoal::testing::TemporaryDirectory;
 
 const std::atomic<int> kGoesOn{0};
 
-// More than pipes hold.
+// More text than a pipe holds.
 std::string long_text() {
   std::string text;
   for (int i = 0; i < 60000; ++i) text += fmt::format("{} ", i);
@@ -101,7 +101,8 @@ std::string failure_of(const PipeFanOut& fan_out) {
   }
 }
 
-// The pipes of the second epoch cannot be made: what ranks read of the first has no end.
+// The pipes of the second epoch cannot be created. The ranks must not see an end of the first
+// epoch.
 TEST(Pipes, ThatFailAreNoEpochsEnd) {
   const TemporaryDirectory root;
   std::filesystem::create_directories(root / "ranks/1/train_1/taken");
@@ -130,7 +131,7 @@ TEST(Pipes, ThatFailAreNoEpochsEnd) {
                                                     ::testing::HasSubstr("ranks/1/train_1")));
   const int second = ::open((root / "ranks/1/train_0").c_str(), O_RDONLY | O_NONBLOCK);
   pollfd watched{second, POLLIN, 0};
-  EXPECT_EQ(::poll(&watched, 1, 0), 0);  // neither bytes nor an end
+  EXPECT_EQ(::poll(&watched, 1, 0), 0);  // neither bytes nor end of file
   ::close(second);
 }
 
@@ -142,7 +143,7 @@ TEST(Pipes, ThatAreNoneAreSaid) {
   EXPECT_THAT(failure_of(fan_out), ::testing::HasSubstr("train_0 is no named pipe"));
 }
 
-// Whoever brings them may end before the ranks do.
+// The writer may end before the ranks do.
 TEST(Pipes, ThatBreakOnceTheJobIsStoppedAreNoCause) {
   const TemporaryDirectory root;
   std::filesystem::create_directories(root / "ranks/1/train_1/taken");
@@ -155,7 +156,7 @@ TEST(Pipes, ThatBreakOnceTheJobIsStoppedAreNoCause) {
   ranks.push_back(std::make_unique<NamedPipe>(root / "ranks/0/train_0", never, 10));
   stop = 15;
   ranks.push_back(std::make_unique<NamedPipe>(root / "ranks/1/train_0", never, 10));
-  // Of the next epoch, which fails at its second pipe, the first is made.
+  // The first pipe of the next epoch is created, the second one fails.
   while (!std::filesystem::exists(root / "ranks/0/train_1"))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -1,5 +1,4 @@
-// The entry point with a Python script in the place of `shoal train`, on trees that look like
-// /opt/ml.
+// The entry point with a Python script instead of `shoal train`, on trees laid out like /opt/ml.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -40,7 +39,7 @@ class Script : public Train {
   void SetUp() override {
     if (!has_program("python3")) GTEST_SKIP() << "no python3";
   }
-  // ranks.py and its module as the job's code, with these hyperparameters.
+  // Makes ranks.py and its module the job's code, with these hyperparameters.
   static void fill(OptMl& ml, const Json& more) {
     Json all = {{"sagemaker_program", "\"ranks.py\""}, {"sagemaker_region", "\"us-east-1\""}};
     all.update(more);
@@ -84,7 +83,7 @@ TEST_F(Script, GetsWhatAmazonsToolkitGives) {
   EXPECT_EQ(variables["SM_HP_EPOCHS"], "2");
   EXPECT_EQ(variables["SM_HOSTS"], "[\"algo-1\"]");
   EXPECT_EQ(variables["SM_NUM_GPUS"], "0");
-  EXPECT_FALSE(variables.contains("RANK"));  // it has no distribution
+  EXPECT_FALSE(variables.contains("RANK"));  // the job has no distribution
 }
 
 TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
@@ -105,7 +104,7 @@ TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
   }
 }
 
-// A distribution of one rank: no mpirun, and the same variables.
+// A distribution with one rank uses no mpirun, and has the same variables.
 TEST_F(Script, HasTorchrunsVariablesAlone) {
   OptMl ml;
   fill(ml, ranks(1, "record"));
@@ -135,7 +134,8 @@ TEST_F(Script, SaysWhichRankWasKilled) {
                                         "signal 9 (Killed); killed, probably for memory"));
 }
 
-// One process, and two ranks of mpirun, which would kill rank 0 a second after its SIGTERM.
+// The cases are one process, and two ranks of mpirun, which would kill rank 0 a second after its
+// SIGTERM.
 TEST_F(Script, SavesWhenItIsStopped) {
   for (const int count : {0, 2}) {
     if (count > 0 && !has_program("mpirun")) GTEST_SKIP() << "no mpirun";
@@ -152,7 +152,7 @@ TEST_F(Script, SavesWhenItIsStopped) {
   }
 }
 
-// Without a network: a wheel that lies in the code.
+// There is no network, but the code contains a wheel.
 TEST_F(Script, InstallsItsRequirements) {
   if (!has_program("python3 && python3 -m pip --version")) GTEST_SKIP() << "python3 has no pip";
   OptMl ml;
@@ -213,7 +213,7 @@ TEST_F(Script, IsToldOnceThoughUsr1IsRepeated) {
   EXPECT_THAT(result.err, HasSubstr("was stopped and ended with status 41"));
 }
 
-// mpirun may kill a rank's process only, not what it started.
+// mpirun may kill only a rank's process, but not that process's children.
 TEST_F(Script, EndsWithItsRank) {
   const testing::TemporaryDirectory folder;
   ProgramOptions kill;
@@ -225,7 +225,7 @@ TEST_F(Script, EndsWithItsRank) {
                         kill);
   EXPECT_EQ(result.signal, SIGKILL);
   const pid_t pid = std::stoi(read_text_file(folder / "pid"));
-  const auto runs = [&] {  // a process that nothing has waited for yet has ended, too
+  const auto runs = [&] {  // true until it ends; a zombie has ended
     std::ifstream file(fmt::format("/proc/{}/stat", pid));
     const std::string stat(std::istreambuf_iterator<char>(file), {});
     const std::size_t name_end = stat.rfind(") ");

@@ -59,7 +59,7 @@ TEST(SshKeys, AreMadeForOneJobAndLetNobodyIn) {
   EXPECT_EQ(read_text_file(rules.keys + "/authorized_keys"), "");
   EXPECT_EQ(fs::status(rules.keys + "/authorized_keys").permissions(),
             fs::perms::owner_read | fs::perms::owner_write);
-  HostRules others = rules;  // somebody's own keys
+  HostRules others = rules;  // keys of another user
   others.keys = root / "own";
   fs::create_directory(others.keys);
   std::ofstream(others.keys + "/id_rsa") << "theirs";
@@ -77,7 +77,7 @@ TEST(SshKeys, OfTheFirstHostAreItsAnswer) {
   const testing::TemporaryDirectory root;
   const HostRules rules = rules_in(root);
   make_ssh_key(rules);
-  // The second answer has a key.
+  // Only the second answer has a key.
   script(rules.ssh_keyscan, "echo \"$*\" > " + (root / "words") + "\n[ -e " + (root / "asked") +
                                 " ] || { touch " + (root / "asked") +
                                 "; echo '# algo-1:22 SSH-2.0'; exit 1; }\n"
@@ -128,12 +128,12 @@ TEST(SshKeys, AreWhatSshdStartsWith) {
             HasSubstr("PasswordAuthentication=no"), HasSubstr("PermitUserEnvironment=yes")));
 }
 
-// Two hosts' sshd, on loopback, as the test's user. Each has keys of its own.
+// sshd of two hosts, on loopback, as the test's user. Each has its own host keys.
 class RealSshd : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!is_program("/usr/sbin/sshd")) GTEST_SKIP() << "no sshd; install openssh-server";
-    // Where root's sshd separates its privileges; systemd makes it elsewhere.
+    // root's sshd separates its privileges in this directory. On other machines systemd creates it.
     std::error_code error;
     if (::geteuid() == 0) made_ = fs::create_directory("/run/sshd", error);
   }
@@ -153,7 +153,7 @@ class RealSshd : public ::testing::Test {
     rules.connect_seconds = 5;
     const std::string id = root_ / name + ".pid";
     process_files_.push_back(id);
-    // Its folders are among the temporary ones, which all may write to.
+    // The configuration's files are in a temporary directory, which all users may write to.
     std::ofstream(root_ / name + ".conf")
         << "UsePAM no\nStrictModes no\nListenAddress 127.0.0.1\nPidFile " << id << "\nPort " << port
         << "\n";
@@ -162,7 +162,7 @@ class RealSshd : public ::testing::Test {
     make_ssh_key(rules);
     return rules;
   }
-  // Of a command on the host at `port`, with the key of `rules`.
+  // The status of a command on the host at `port`, with the key of `rules`.
   static int login(const HostRules& rules, int port, const std::string& command = "exit 7") {
     std::vector<std::string> words = ssh_options(rules);
     words.insert(words.begin(), {"ssh", "-F", "none", "-x", "-p", std::to_string(port)});
@@ -193,7 +193,7 @@ TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
   EXPECT_EQ(login(first, port + 1, "printf %s \"$NO_PROXY\" > " + (root_ / "seen")), 0);
   EXPECT_EQ(read_text_file(root_ / "seen"), proxies);
   EXPECT_EQ(login(first, port + 1, "[ ${#LONG} = 100000 ]"), 0);
-  // Not that of the account: caches lie below it.
+  // HOME is not the account's home, because caches are below it.
   EXPECT_EQ(login(first, port + 1, "printf %s \"$HOME\" > " + (root_ / "seen")), 0);
   EXPECT_EQ(read_text_file(root_ / "seen"), root_ / "home");
   EXPECT_EQ(login(second, port), 255) << "the first host let the second in";

@@ -1,4 +1,4 @@
-// What the entry point says it would do.
+// The entry point's report of what it would do.
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +26,7 @@ TEST_F(TrainDryRun, ShowsWhatItWouldDo) {
   const Json shown = Json::parse(result.out);
   EXPECT_EQ(shown.at("role"), "master of mpirun");
   EXPECT_EQ(shown.at("environment").at("SM_HP_MAX_STEPS"), "3");
-  EXPECT_THAT(result.out, HasSubstr("\"AWS_SECRET_ACCESS_KEY\""));  // its name is forwarded
+  EXPECT_THAT(result.out, HasSubstr("\"AWS_SECRET_ACCESS_KEY\""));  // forwarded by name
   EXPECT_THAT(result.out, Not(HasSubstr("geheim")));
   fill(ml, hyperparameters(3, {{"api-key", "\"s3cret\""}}));
   const ProgramResult hidden = train(ml, {"--dry-run"});

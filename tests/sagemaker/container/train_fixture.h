@@ -1,4 +1,4 @@
-// A tiny job for the entry point: a tree that looks like /opt/ml, a tokenizer and a text.
+// A tiny job for the entry point: a tree laid out like /opt/ml, a tokenizer and a text.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class Train : public ::testing::Test {
     delete shared_;
     shared_ = nullptr;
   }
-  // A tiny run of so many steps, with a channel for its text.
+  // A tiny run of `steps` steps, with a channel for its text.
   static Json hyperparameters(int steps, const Json& more = Json::object()) {
     Json all = {{"model_type", "\"gpt2\""},
                 {"config_overrides", "\"n_layer=1,n_head=2,n_embd=16,n_positions=32\""},
@@ -69,7 +69,7 @@ class Train : public ::testing::Test {
     std::filesystem::copy_file(*shared_ / "train.txt", ml.path("input/data/train/text.txt"),
                                std::filesystem::copy_options::overwrite_existing);
   }
-  // Code as SageMaker brings it to a job without a network.
+  // The code archive as SageMaker provides it to a job without a network.
   static void fill_with_archive(OptMl& ml) {
     const testing::TemporaryDirectory code;
     std::ofstream(code / "run.json") << R"({"max_steps": 2, "run_name": "from the archive"})";
@@ -82,7 +82,8 @@ class Train : public ::testing::Test {
     all.erase("max_steps");
     fill(ml, all);
   }
-  // For ranks that read a channel's pipes, where something else is in the place of the first.
+  // For ranks that read the pipes of a channel, where a file of another kind has the first pipe's
+  // name.
   static void fill_with_no_pipe(OptMl& ml) {
     ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
                         {"sagemaker_mpi_num_of_processes_per_host", "2"},
@@ -96,7 +97,7 @@ class Train : public ::testing::Test {
                 ::testing::HasSubstr("channel train: " + ml.path("input/data/train_0") +
                                      " is no named pipe"));
   }
-  // Everything below a directory, a line each.
+  // All paths below a directory, one a line.
   static std::string listing(const std::string& directory) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
@@ -124,7 +125,8 @@ class Train : public ::testing::Test {
   static std::string model_of(const OptMl& ml) {
     return read_text_file(ml.path("model/model.safetensors"));
   }
-  // Stopped once it has logged a loss, and started again, as after a spot interruption.
+  // Stops a run once it has logged a loss and starts it again, as after a spot interruption.
+  // Compares it with an unbroken run.
   static void expect_resumed_as_unbroken(int steps, const Json& changes) {
     OptMl unbroken({"localhost"}, "localhost"), broken({"localhost"}, "localhost");
     fill(unbroken, hyperparameters(steps, changes));

@@ -1,4 +1,4 @@
-// The entry point itself, on trees that look like /opt/ml.
+// The entry point itself, on trees laid out like /opt/ml.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -62,7 +62,7 @@ TEST_F(Train, ContinuesUnderMpirunToo) {
       80, {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
 }
 
-// It was told to stop, and could not save.
+// The stopped program could not save.
 TEST_F(Train, DoesNotSayThatAFailedStopHolds) {
   const OptMl ml;
   script(ml.path("shoal"),
@@ -78,8 +78,8 @@ TEST_F(Train, DoesNotSayThatAFailedStopHolds) {
   EXPECT_FALSE(fs::exists(ml.path("output/failure")));
 }
 
-// What may become of a checkpoint when its host is lost: a file that S3 never got, or a half of
-// one. An older one stays whole: where none is, a run ends.
+// Damages the newest checkpoint as the loss of a host may: a file is missing or half of it. If no
+// older one is whole, the run would fail, so one is left.
 void damage_newest_checkpoint(const std::string& output_dir, std::mt19937& random) {
   std::map<long, fs::path> found;
   for (const auto& entry : fs::directory_iterator(output_dir))
@@ -98,8 +98,8 @@ void damage_newest_checkpoint(const std::string& output_dir, std::mt19937& rando
     fs::resize_file(file, random() % (fs::file_size(file) + 1));
 }
 
-// The command that `train` starts, killed at random moments, its newest checkpoint damaged each
-// time.
+// The command that `train` starts is killed at random moments, and its newest checkpoint
+// is damaged each time.
 TEST_F(Train, GoesOnFromTheLastWholeCheckpointAfterKills) {
   const bool full = std::getenv("SHOAL_TEST_FULL") != nullptr;
   const Json run = hyperparameters(full ? 400 : 12, {{"save_strategy", "\"steps\""},
@@ -170,8 +170,8 @@ TEST_F(Train, ReadsPipesAsFiles) {
   EXPECT_EQ(model_of(pipes), model_of(files));
 }
 
-// Ranks wait for the bytes of a channel that cannot be read, and are ended. Where `train` is
-// stopped while they are, that is not why.
+// Ranks that wait for an unreadable channel are ended. If `train` is stopped meanwhile, the channel
+// is not the reported reason.
 TEST_F(Train, FailsWhereAChannelDoes) {
   for (const auto& [mpirun, status] :
        {std::pair{"exec sleep 600\n", 143},
@@ -185,7 +185,7 @@ TEST_F(Train, FailsWhereAChannelDoes) {
   }
 }
 
-// On a worker, and on the first host before it has met the others.
+// The cases are a worker, and the first host before it has met the others.
 TEST_F(Train, AHostSaysThatAChannelFailedThoughItIsStopped) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "counts threads, of which ThreadSanitizer has one of its own";
@@ -196,7 +196,7 @@ TEST_F(Train, AHostSaysThatAChannelFailedThoughItIsStopped) {
     fill_with_no_pipe(ml);
     const Greeter other("SSH-2.0-test\r\n");
     script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
-    // Its thread ends when the channel has failed; then `train` is stopped.
+    // The channel's thread ends when the channel has failed. Then the script stops `train`.
     script(ml.path("sshd"),
            "until [ \"$(ls /proc/$PPID/task | wc -l)\" = 1 ]; do sleep 0.02; done\n"
            "kill -TERM $PPID\n");
@@ -236,7 +236,7 @@ TEST_F(Train, StopsMpirunByTheSignalThatItPassesOn) {
   OptMl ml;
   ml.hyperparameters(
       {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
-  const std::string rank = ml.path("a-rank");  // there is one, by this name
+  const std::string rank = ml.path("a-rank");  // a process with this name runs
   fs::copy_file("/bin/sleep", rank);
   script(ml.path("mpirun"),
          rank +
@@ -310,12 +310,12 @@ TEST_F(Train, FetchesItsCodeFromS3) {
   EXPECT_EQ(refused.status, 1);
   const std::string failure = read_text_file(ml.path("output/failure"));
   EXPECT_THAT(failure, HasSubstr("nothing.tar.gz"));
-  EXPECT_THAT(result.err, HasSubstr("GET " + aws.url() + "/bucket/job/source"));  // debug
+  EXPECT_THAT(result.err, HasSubstr("GET " + aws.url() + "/bucket/job/source"));  // at debug level
   for (const std::string& text : {result.out, result.err, refused.out, refused.err, failure})
     EXPECT_THAT(text, Not(HasSubstr(test::FakeAws::kSecret)));
 }
 
-// SageMaker does not always set AWS_REGION: the job's own hyperparameter has it.
+// SageMaker does not always set AWS_REGION. Then the job's own hyperparameter has the region.
 TEST_F(Train, TakesTheJobsRegionForS3) {
   for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) ::unsetenv(name);
   OptMl ml;
@@ -348,7 +348,7 @@ TEST_F(Train, TakesTheJobsRegionForS3) {
 }
 #endif
 
-// A fake nvidia-smi lists GPUs; `shoal` is a program that ends at once.
+// A fake nvidia-smi lists GPUs. `shoal` is a program that ends at once.
 TEST_F(Train, RefusesAHostThatLacksGpus) {
   OptMl ml({"algo-1"}, "algo-1", "ml.p4d.24xlarge");
   fill(ml, {{"sagemaker_distributed_dataparallel_enabled", "true"}});
@@ -374,7 +374,7 @@ TEST_F(Train, RefusesAHostThatLacksGpus) {
   EXPECT_THAT(run({"--for-gpus", "true"}).out, HasSubstr("started"));
 }
 
-// With keys in the environment, which mpirun and the ranks inherit.
+// The environment has keys, which mpirun and the ranks inherit.
 TEST_F(Train, LeavesNoCoreFile) {
   OptMl ml;
   fill(ml, hyperparameters(3));
@@ -389,13 +389,13 @@ TEST_F(Train, LeavesNoCoreFile) {
   EXPECT_THAT(result.out, HasSubstr("\n0\nup"));  // in blocks: the limit is a byte
 }
 
-// mpirun as a script that starts a rank for each of two hosts, here.
+// mpirun is a script that starts a rank for each of two hosts on this machine.
 TEST_F(Train, TrainsOnTwoHosts) {
   OptMl ml({"localhost", "127.0.0.1"}, "localhost");
   fill(ml, hyperparameters(3, {{"sagemaker_distributed_dataparallel_enabled", "true"}}));
   const Greeter ssh("SSH-2.0-test\r\n");
   script(ml.path("sshd"), "echo started > " + ml.path("sshd-started") + "\n");
-  // The last word is the command for the other host, which is this one.
+  // The last argument is the command for the other host, which is this machine.
   script(ml.path("ssh"), "for command; do :; done\nexec sh -c \"$command\"\n");
   script(ml.path("mpirun"), "echo \"$*\" > " + ml.path("words") +
                                 "\nwhile [ \"$1\" != \"" SHOAL_PROGRAM
@@ -418,7 +418,7 @@ TEST_F(Train, TrainsOnTwoHosts) {
   EXPECT_TRUE(fs::exists(ml.path("sshd-started")));
   EXPECT_EQ(fs::status(ml.path("ssh-keys/job-token")).permissions(),
             fs::perms::owner_read | fs::perms::owner_write);
-  EXPECT_EQ(read_text_file(ml.path("ssh-keys/authorized_keys")), "");  // nobody logs in here
+  EXPECT_EQ(read_text_file(ml.path("ssh-keys/authorized_keys")), "");  // no key may log in here
   EXPECT_THAT(read_text_file(ml.path("words")),
               HasSubstr("plm_rsh_args -i " + ml.path("ssh-keys/key")));
   EXPECT_TRUE(fs::exists(ml.path("model/model.safetensors")));
@@ -427,8 +427,8 @@ TEST_F(Train, TrainsOnTwoHosts) {
   EXPECT_THAT(read_text_file(ml.path("words")), Not(HasSubstr("geheim")));
 }
 
-// mpirun ends with 0 where the signal met it while it was starting ranks: nothing is done then,
-// whatever model an earlier job left among the checkpoints.
+// mpirun exits with 0 if the signal came while it was starting ranks. Nothing has been trained
+// then, even if an earlier job left a model among the checkpoints.
 TEST_F(Train, IsNotDoneBecauseMpirunSaysSo) {
   OptMl ml({"localhost"}, "localhost");
   fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"},
@@ -446,7 +446,7 @@ TEST_F(Train, IsNotDoneBecauseMpirunSaysSo) {
   EXPECT_FALSE(fs::exists(ml.path("model/model.safetensors")));
 }
 
-// Hosts without a distribution start a process each; the model is rank 0's.
+// Without a distribution each host starts one process, and rank 0's model counts.
 TEST_F(Train, OnlyTheFirstHostExports) {
   const OptMl second({"algo-1", "algo-2"}, "algo-2"), first({"algo-1", "algo-2"}, "algo-1");
   const auto run = [](const OptMl& ml) {
@@ -482,8 +482,8 @@ TEST_F(Train, ServesAsAWorkerUntilMpirunIsGone) {
   const std::string orted = "orted" + std::to_string(::getpid());
   fs::copy_file("/bin/sleep", ml.path(orted));
   script(ml.path("ssh-keyscan"), "echo 127.0.0.1 ssh-ed25519 AAAA\n");
-  // `train` finds a named pipe where the first host tells the ending, another at each look: in its
-  // second look it has seen that mpirun runs.
+  // Instead of the file with which the first host announces the end, `train` finds a named pipe, a
+  // new one each time it looks. When it looks a second time, it has seen that mpirun runs.
   const std::string ended = ml.path("output/first-host-ended");
   script(ml.path("sshd"), fmt::format("exec < /dev/null > /dev/null 2>&1\nmkfifo {0}\n{1} 1000 &\n"
                                       "runs=$!\n(exec 3> {0}; rm {0}; mkfifo {0}; exec 3>&-; exec "

@@ -1,4 +1,4 @@
-// What is wrong in a job file: all of it at once, each with its JSON path.
+// Errors in a job file: all of them are reported at once, each with its JSON path.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -38,7 +38,7 @@ std::string problems_of(const Json& job) {
   return "accepted";
 }
 
-// The problems of a right job with these changes.
+// The problems of a valid job with these changes.
 std::string changed(const Json& changes) {
   Json job = right();
   for (const auto& [name, value] : changes.items()) job[name] = value;
@@ -207,7 +207,7 @@ TEST(JobFile, HasAllItsProblemsAtOnce) {
 TEST(JobFile, MayHaveComments) { EXPECT_EQ(changed({{"_why", "because"}}), "accepted"); }
 
 TEST(JobFile, LimitsValuesOfHyperparameters) {
-  // Quotes count, and what JSON escapes.
+  // Quotes and the characters of JSON escapes count.
   EXPECT_EQ(changed({{"hyperparameters", {{"x", std::string(2498, 'a')}}}}), "accepted");
   EXPECT_THAT(changed({{"hyperparameters", {{"x", std::string(2499, 'a')}}}}),
               HasSubstr("/hyperparameters/x: has 2501 characters"));
@@ -307,7 +307,7 @@ TEST(JobFile, SaysWhatShoalsImageCannotRun) {
   EXPECT_TRUE(notices_of({{"entry_point", "train.py"}, {"image_uri", "me/other:1"}}).empty());
 }
 
-// CheckpointConfig says it to the platform, and nobody to the container.
+// CheckpointConfig tells the platform the path, but nothing tells the container.
 TEST(JobFile, SaysThatThePathOfCheckpointsIsToldTwice) {
   Json job = {{"checkpoint_s3_uri", "s3://b/c"}, {"checkpoint_local_path", "/opt/ml/here"}};
   EXPECT_THAT(notices_of(job), ::testing::ElementsAre(HasSubstr("output_dir /opt/ml/here")));
@@ -350,7 +350,7 @@ TEST(JobFile, NamesOneRegion) {
   EXPECT_EQ(changed({{"region", "eusc-de-east-1"}}), "accepted");
 }
 
-// A key of another bucket may not be usable there.
+// A key of another bucket may not be usable for this one.
 TEST(JobFile, EncryptsCodeWithTheKeyOfItsBucket) {
   Json job = right();
   job.update({{"entry_point", "run.json"},
@@ -416,7 +416,7 @@ TEST(JobFile, ItsLongValuesAreShownInPart) {
   EXPECT_LT(changed({{"inputs", {{word, "s3://b/c"}}}}).size(), 2000U);
 }
 
-// A wrong type, a name in the wrong place: what stands there may be a password all the same.
+// Values of a wrong type or under a wrong name may still be passwords.
 TEST(JobFile, ItsSecretsStandInNoMessage) {
   const Json wrong = {"s3cret", 5318008, {"s3cret"}, {{"s3cret", "s3cret"}}, true};
   for (const Json& value : wrong)
@@ -477,7 +477,7 @@ TEST(JobFile, TakesPlacesOfUltraServers) {
             job["instance_placement_config"]);
 }
 
-// Paths of all values of a file, with those of what they are in.
+// Adds the paths of all values of a file, including objects and lists.
 void add_paths(const Json& value, const Json::json_pointer& here,
                std::map<std::string, const Json*>& paths, const Json& whole) {
   if (!here.empty()) paths.emplace(here.to_string(), &whole);
@@ -487,7 +487,7 @@ void add_paths(const Json& value, const Json::json_pointer& here,
     for (std::size_t i = 0; i < value.size(); ++i) add_paths(value[i], here / i, paths, whole);
 }
 
-// Every key that the golden jobs have, and these, as every type.
+// Every key of the golden jobs and these further keys, with a value of every type.
 TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
   const Json golden = read_job_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   std::vector<Json> jobs;
@@ -520,7 +520,7 @@ TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
   EXPECT_GT(refused, 600);
 }
 
-// Whatever a file holds: a list of problems, or a request.
+// Any contents give either a list of problems or a request.
 TEST(JobFile, OfAnyShapeIsRefusedAndNothingElse) {
   const std::vector<Json> values = {nullptr,
                                     true,

@@ -27,7 +27,7 @@ std::vector<std::string> case_names() {
   return names;
 }
 
-// 2026-11-23 08:20:59.123, the golden file's stamp.
+// 2026-11-23 08:20:59.123, the time stamp in the golden file.
 std::chrono::system_clock::time_point moment() {
   std::tm utc{};
   utc.tm_year = 126;
@@ -48,13 +48,13 @@ TEST_P(Requests, AreThoseOfTheSdk) {
   });
   Json expected = found->at("request");
   const Json& job = found->at("job");
-  // The one named difference: jobs without metric_definitions have those of the trainer's log.
+  // The only known difference: a job without metric_definitions gets those for the trainer's log.
   if (!job.contains("metric_definitions")) {
     ASSERT_FALSE(expected["AlgorithmSpecification"].contains("MetricDefinitions"));
     expected["AlgorithmSpecification"]["MetricDefinitions"] = default_metric_definitions();
   }
   const TrainingJob made = make_training_job(job, {.region = {}, .now = moment()});
-  // As nlohmann::json, whose objects have no order.
+  // Compared as nlohmann::json, whose objects have no order.
   const nlohmann::json ours = nlohmann::json::parse(made.request.dump());
   const nlohmann::json theirs = nlohmann::json::parse(expected.dump());
   EXPECT_EQ(ours, theirs) << nlohmann::json::diff(theirs, ours).dump(1);
@@ -65,8 +65,8 @@ INSTANTIATE_TEST_SUITE_P(Sdk, Requests, ::testing::ValuesIn(case_names()),
 
 TEST(RequestsFile, HasTwelveCasesOrMore) { EXPECT_GE(case_names().size(), 12U); }
 
-// The Hugging Face estimator drops smdistributed's keys beside torch_distributed; PyTorch's and
-// Shoal send them.
+// The Hugging Face estimator drops smdistributed's keys if torch_distributed is set. PyTorch's
+// estimator and Shoal send both.
 TEST(Requests, SendBothOfTorchDistributedAndSmdistributed) {
   const Json job = {{"role", "arn:aws:iam::111122223333:role/R"},
                     {"region", "us-east-1"},

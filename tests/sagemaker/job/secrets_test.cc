@@ -1,4 +1,4 @@
-// A request is shown without its secrets, which their names and values tell.
+// A request is printed without its secrets, which are recognized by name and by value.
 #include "shoal/sagemaker/job/secrets.h"
 
 #include <gtest/gtest.h>

@@ -64,7 +64,7 @@ TEST_F(Source, IsPackedAtTheTopWithItsDependencies) {
                         .kms_key = {}};
   const std::string first = pack(code, "a.tar.gz");
   EXPECT_EQ(listed(root_ / "a.tar.gz"), "run.json\nsub/\nsub/x.txt\nlibrary/\nlibrary/y.txt\n");
-  // Other times, same bytes.
+  // The times differ, the bytes do not.
   fs::last_write_time(root_ / "code/run.json",
                       fs::file_time_type::clock::now() - std::chrono::hours(5));
   fs::permissions(root_ / "code/run.json", fs::perms::owner_read | fs::perms::owner_write);
@@ -82,7 +82,7 @@ TEST_F(Source, IsTheEntryPointAloneWithoutADirectory) {
         .kms_key = {}},
        "a.tar.gz");
   EXPECT_EQ(listed(root_ / "a.tar.gz"), "run.json\n");
-  // tar takes "a:b" for a file on another machine.
+  // tar reads "a:b" as a file on another machine.
   EXPECT_FALSE(pack({.entry_point = "code/run.json",
                      .source_dir = {},
                      .dependencies = {},
@@ -154,7 +154,7 @@ TEST_F(Source, IsClonedAtABranchOrCommit) {
   EXPECT_THROW(pack(code, "c.tar.gz"), Error);
 }
 
-// A repository's link must not bring along a file of this machine.
+// A link in a repository must not include a file of this machine.
 TEST_F(Source, FollowsNoLinkOutOfAClone) {
   write("secret", "geheim");
   fs::create_symlink("sub/x.txt", root_ / "code/inside");
@@ -198,7 +198,7 @@ TEST_F(Source, KeepsSecretsOutOfMessages) {
   EXPECT_EQ(without_secrets("https://t0ken@host/x and geheim", code), "https://***@host/x and ***");
 }
 
-// What git is told of a token: nothing in its command line, or in the clone.
+// git receives the token neither in its command line nor in the clone.
 TEST_F(Source, PassesATokenInTheEnvironment) {
   fs::create_directories(root_ / "bin");
   write("bin/git", "#!/bin/sh\necho \"$*\" > " + (root_ / "words") + "\nenv | grep GIT_CONFIG_ > " +

@@ -30,7 +30,7 @@ TEST(Instances, WhoseMemoryEfaReadsAreKnownAndHaveIt) {
       EXPECT_TRUE(type.has_efa && type.accelerator != Accelerator::none) << type.name;
       ++count;
     }
-  EXPECT_EQ(count, 12);  // else a name is misspelt
+  EXPECT_EQ(count, 12);  // otherwise a name is misspelt
   EXPECT_FALSE(has_device_rdma("ml.p5.4xlarge"));
   EXPECT_FALSE(has_device_rdma("ml.p3dn.24xlarge"));
 }

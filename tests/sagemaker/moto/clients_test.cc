@@ -1,4 +1,4 @@
-// The clients against moto, which others wrote and which checks signatures (with_moto).
+// The clients against moto, an independent implementation that checks signatures (with_moto).
 #include "sagemaker/moto/moto.h"
 #include "sagemaker/rest/rig.h"
 

@@ -1,4 +1,4 @@
-// `shoal submit`, `shoal jobs` and `shoal train` on s3://, the real binary, against moto.
+// `shoal submit`, `shoal jobs` and `shoal train` with s3:// paths: the real program against moto.
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -42,7 +42,7 @@ class MotoCommands : public Shoal {
     return json::parse(result.out, nullptr, false);
   }
   static sagemaker::S3 s3() { return sagemaker::Session(sagemaker::process_environment()).s3(); }
-  // A name that no other test has used: moto keeps what was made.
+  // Each test needs its own name, because moto keeps the objects of earlier tests.
   static std::string code_of(const std::string& job) {
     return "s3://sagemaker-us-east-1-123456789012/" + job + "/source/sourcedir.tar.gz";
   }
@@ -59,7 +59,7 @@ TEST_F(MotoCommands, SubmitUploadsTheCodeAndCreatesTheJob) {
   EXPECT_THAT(result.out, HasSubstr("moto-job: Completed"));
   const auto code = sagemaker::S3Reader(s3()).open(code_of(test::kMotoJob));
   EXPECT_TRUE(read_all(*code).starts_with("\x1f\x8b")) << "gzip";
-  // What was created is what a dry run prints.
+  // The created job equals what a dry run prints.
   const json job = json_of(shoal({"jobs", "describe", test::kMotoJob, "--json"}));
   for (const char* key : {"TrainingJobName", "RoleArn", "HyperParameters", "ResourceConfig",
                           "StoppingCondition", "OutputDataConfig"})

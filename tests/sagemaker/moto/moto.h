@@ -1,4 +1,4 @@
-// What tests/sagemaker/moto/with_moto leaves in the environment and in moto.
+// The objects that tests/sagemaker/moto/with_moto creates in moto and in the environment.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 namespace shoal::test {
 
-inline constexpr const char* kMotoJob = "moto-job";  // whose log has "line 0" to "line 24"
+inline constexpr const char* kMotoJob = "moto-job";  // its log has "line 0" to "line 24"
 inline constexpr const char* kMotoBucket = "shoal-test";
 
 }  // namespace shoal::test

@@ -51,7 +51,7 @@ TEST(Process, ThatIsNotThereIsNamed) {
   EXPECT_FALSE(is_program("/etc/passwd"));
 }
 
-// What ignores SIGCHLD, and starts this program, hides how its children end.
+// A parent that ignores SIGCHLD hides how this program's children end.
 TEST(Process, IsNotWaitedForForEverWhereSigchldIsIgnored) {
   const auto before = std::signal(SIGCHLD, SIG_IGN);
   EXPECT_THROW(shell("exit 3"), Error);
@@ -94,7 +94,7 @@ TEST(Process, IsToldToStopOnceInItsOwnSignal) {
   EXPECT_EQ(result.status, 1) << "signals";
   EXPECT_TRUE(result.was_stopped);
   EXPECT_FALSE(result.was_killed);
-  // Or in the one that is right at that moment.
+  // choose_stop selects the signal at the moment of stopping.
   stop = 0;
   std::thread again([&stop] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -118,7 +118,7 @@ TEST(Process, IsKilledWithItsChildrenAfterTheGrace) {
       shell("trap '' TERM; sleep 30 & echo $! >&2; wait; sleep 30",
             {.environment = {}, .directory = {}, .stop = &stop, .grace_seconds = 0.3});
   EXPECT_TRUE(result.was_killed);
-  // Gone, or ended and not yet waited for by whoever inherited it.
+  // The process is gone, or has ended and its new parent has not waited for it yet.
   const auto runs = [id = result.error.substr(0, result.error.find('\n'))] {
     std::string stat;
     std::getline(std::ifstream("/proc/" + id + "/stat"), stat);
@@ -149,7 +149,7 @@ TEST(Process, IsGivenUpUnlessItIsStopped) {
   EXPECT_EQ(stopped.status, 128 + SIGINT);
 }
 
-// Who inherited its pipe may live longer.
+// A process that inherited its pipe may live longer.
 TEST(Process, IsNotWaitedForBeyondItsOwnEnd) {
   const auto start = Clock::now();
   EXPECT_EQ(shell("sleep 20 & exit 3").status, 3);

@@ -152,7 +152,7 @@ TEST_F(Client, BelievesTheServicesClock) {
   EXPECT_EQ(transport_->sent.size(), 2U);
 }
 
-// A HEAD has no body, so it cannot say what is wrong.
+// The answer to HEAD has no body, so it cannot give a reason.
 TEST_F(Client, BelievesTheServicesClockWithoutAWord) {
   now_ = *parse_time("2024-01-01T10:00:00Z");
   const auto denied = [](const char* date) { return reply(403, "", {{"date", date}}); };
@@ -200,7 +200,7 @@ TEST_F(Client, ErrorsOfEveryForm) {
   EXPECT_THAT(text_of(reply(200, "[1]")), HasSubstr("no JSON object"));
   const std::string long_text = text_of(reply(500, std::string(100'000, 'x')));
   EXPECT_LT(long_text.size(), 500U);
-  // What a service says is no page of a proxy's: all of it is kept.
+  // A service's message is not a proxy's page: all of it is kept.
   const std::string problems = "2 problems: 'x<y' is too long; " + std::string(1000, '.') + " end";
   EXPECT_THAT(text_of(refused(400, "ValidationException", problems)), HasSubstr(problems));
   std::string accents;

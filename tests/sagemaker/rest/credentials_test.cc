@@ -24,7 +24,7 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 class Chain : public ::testing::Test {
  protected:
-  // The chain with these variables and no others, but the files' and the machine's.
+  // The provider chain with only these variables, besides those for the files and the machine.
   std::shared_ptr<CredentialProvider> chain(Variables variables, ChainOptions options = {}) {
     std::ofstream(directory_ / "config") << config_;
     std::ofstream(directory_ / "credentials") << credentials_;
@@ -105,7 +105,7 @@ TEST_F(Chain, RoleOfASourceProfile) {
   EXPECT_THAT(refusal({{"AWS_PROFILE", "long"}}), HasSubstr("900 to 43200"));
 }
 
-// As the SDKs: the keys of a source go before a role that it may have itself.
+// As in the SDKs, the keys of a source profile take precedence over a role in it.
 TEST_F(Chain, KeysOfASourceProfileGoBeforeItsRole) {
   config_ =
       "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/job\nsource_profile = base\n"
@@ -199,7 +199,7 @@ TEST_F(Chain, Container) {
               HasSubstr("HTTP 500"));
 }
 
-// Plain http only where no other machine can listen.
+// Plain http is allowed only for addresses where no other machine can listen.
 TEST_F(Chain, HostsOfTheContainersAddress) {
   const auto asks = [](const std::string& url) {
     std::string host;
@@ -295,7 +295,8 @@ TEST(Provider, RefreshesBeforeExpiry) {
   EXPECT_EQ(fetched, 4);
 }
 
-// Whoever a program was, it stays: no other source steps in where the first has run dry.
+// Once a source has given keys, the provider stays with it: if it has none left, no other
+// source replaces it.
 TEST(Provider, KeepsToItsSource) {
   Moment now = from_epoch(1'000'000);
   bool dry = false;
@@ -313,7 +314,8 @@ TEST(Provider, KeepsToItsSource) {
   EXPECT_THAT(error_text([&] { (void)provider.get(); }), HasSubstr("no AWS credentials"));
 }
 
-// Whoever watches a job can wait for a source that is down, and need not for one that never was.
+// A program that watches a job can wait for a source that is down, but not for one that never
+// worked.
 TEST_F(Chain, KnowsOutages) {
   const auto passes = [](const std::function<void()>& ask) -> std::optional<bool> {
     try {
@@ -340,7 +342,7 @@ TEST_F(Chain, KnowsOutages) {
   status = 403;
   EXPECT_EQ(passes([&] { chain(instance)->get(); }), false) << "an instance without metadata";
   EXPECT_EQ(passes([&] { chain(container)->get(); }), false);
-  // Gave some, and is not to be reached any more.
+  // This source gave keys once and can no longer be reached.
   Moment now = from_epoch(1'000'000);
   bool dry = false;
   CredentialProvider provider({[&]() -> std::optional<Credentials> {
@@ -357,7 +359,7 @@ TEST_F(Chain, KnowsOutages) {
   EXPECT_EQ(passes([&] { provider.get(); }), true);
 }
 
-// What never gave any ends whoever watches; what did may do so again.
+// A source that never gave keys ends the watching program. One that did may give some again.
 TEST_F(Chain, AProcessThatGaveSomeMayDoSoAgain) {
   const std::string soon = extended_time(std::chrono::system_clock::now() + 5min);
   const auto write = [&](const std::string& script) {
@@ -397,7 +399,7 @@ TEST(Provider, SecretsAreWiped) {
   EXPECT_TRUE(moved.empty());
 }
 
-// Configurations and answers of services that are made to hurt.
+// Hostile configurations and answers of services.
 TEST(Profile, AConfigurationThatIsMadeToHurtIsReadInLinearTime) {
   std::string nested = "[default]\n" + std::string(100'000, 'k') + " =\n", many = "[default]\n";
   for (int i = 0; i < 50'000; ++i) {

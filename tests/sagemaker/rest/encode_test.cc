@@ -21,7 +21,7 @@ TEST(Encode, PercentAndBack) {
 }
 
 TEST(Encode, HashesOfPublishedTexts) {
-  // FIPS 180-4.
+  // The values are from FIPS 180-4.
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
@@ -43,7 +43,7 @@ TEST(Encode, Times) {
 }
 
 TEST(Checksums, OfTheUsualTextInPieces) {
-  // The check values of the CRC catalogue (reveng.sourceforge.io) and of RFC 1321.
+  // The check values are from the CRC catalogue (reveng.sourceforge.io) and from RFC 1321.
   const std::string digits = "123456789";
   const std::pair<const char*, const char*> expected[] = {
       {"crc32", "cbf43926"},

@@ -19,7 +19,7 @@ Service service_named(const std::string& name) {
   throw std::runtime_error(name);
 }
 
-// tools/golden/make_aws.py: botocore's endpoint rules, for every partition.
+// tools/golden/make_aws.py writes botocore's endpoint rules for every partition.
 TEST(Endpoint, AsBotocoresRules) {
   const json golden = read_json_file(testing::golden_path("aws.json"));
   ASSERT_GT(golden.at("endpoints").size(), 50U);

@@ -118,7 +118,7 @@ std::string FakeAws::operation_of(const ServedRequest& request) {
                                                         : "DeleteObject");
 }
 
-// Signs what arrived once more and compares.
+// Signs the received request again and compares the signatures.
 std::optional<ServedReply> FakeAws::refuse(const ServedRequest& request) const {
   if (request.body.starts_with("Action=AssumeRoleWithWebIdentity")) return std::nullopt;
   const std::string given = request.header("authorization");
@@ -443,7 +443,7 @@ ServedReply FakeAws::logs(const std::string& operation, const json& arguments) {
     return json_reply({{"logStreams", found}});
   }
   const auto& events = streams_.at(arguments.value("logStreamName", ""));
-  // "f/INDEX" or, before an empty page, "f/INDEX/e".
+  // "f/INDEX", or "f/INDEX/e" before an empty page.
   const std::string token = arguments.value("nextToken", "f/0");
   const auto first = static_cast<std::size_t>(std::stoul(token.substr(2)));
   const bool was_empty = token.ends_with("/e");

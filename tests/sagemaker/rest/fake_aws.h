@@ -1,5 +1,5 @@
-// S3, SageMaker, CloudWatch Logs and STS as far as Shoal uses them, on loopback. It checks every
-// signature, enforces the documented limits that matter here, and fails as it is told.
+// The parts of S3, SageMaker, CloudWatch Logs and STS that Shoal uses, on loopback. It checks every
+// signature, enforces the documented limits that matter here, and fails on request.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@
 
 namespace shoal::test {
 
-// One thing that goes wrong, the next time its operation is asked for.
+// A fault that happens at the next call of its operation.
 struct Fault {
   std::string operation;   // "S3 GetObject", "SageMaker CreateTrainingJob", "Logs GetLogEvents" ...
-  ServedReply reply = {};  // instead of the answer, where `done` is false
-  bool done = false;       // it is done all the same, and its answer ...
-  std::int64_t cut_after = -1;  // ... ends after so many bytes
+  ServedReply reply = {};  // instead of the answer, if not `done`
+  bool done = false;       // the operation is carried out, and its answer ...
+  std::int64_t cut_after = -1;  // ... ends after this many bytes; -1: no limit
   double delay_seconds = 0;
 };
 ServedReply json_error(int status, const std::string& type, const std::string& message);
@@ -36,14 +36,14 @@ class FakeAws {
   FakeAws();
   std::string url() const { return server_->url(); }
   void fail_next(const Fault& fault, int times = 1);
-  int calls(const std::string& operation) const;  // so far, failed ones too
+  int calls(const std::string& operation) const;  // so far, including failed ones
 
-  // The environment in which a program finds it, with keys and a region.
+  // The environment with which a program finds this server, with keys and a region.
   std::vector<std::string> environment() const;
 
   struct Object {
     std::string body, etag;
-    std::vector<std::pair<std::string, std::string>> headers;  // of HEAD and GET, besides
+    std::vector<std::pair<std::string, std::string>> headers;  // additional ones of HEAD and GET
   };
   void put_object(const std::string& bucket_and_key, std::string body);
   std::string object(const std::string& bucket_and_key) const;
@@ -52,16 +52,16 @@ class FakeAws {
                          const std::string& value);
   int open_uploads() const;
 
-  // Jobs: each DescribeTrainingJob moves a job one status on.
+  // Adds a job. Each DescribeTrainingJob advances it by one status.
   void add_job(const std::string& name, nlohmann::json description,
                std::vector<std::pair<std::string, std::string>> statuses = {});
   int created() const { return created_; }
   void add_log(const std::string& stream, std::int64_t milliseconds, const std::string& message);
   void add_log_at(const std::string& job, const std::string& secondary_status,
-                  const std::string& message);  // written when the job gets there
+                  const std::string& message);  // written when the job reaches the status
 
-  std::atomic<int> page{1000};           // entries of a page of any list
-  std::atomic<bool> empty_pages{false};  // of log events, before each page that is not
+  std::atomic<int> page{1000};           // entries in a page of any list
+  std::atomic<bool> empty_pages{false};  // log events have an empty page before each full one
   std::string account = "123456789012";
 
  private:
@@ -95,7 +95,7 @@ class FakeAws {
   std::map<std::string, Job> jobs_;
   std::map<std::string, std::vector<std::pair<std::int64_t, std::string>>> streams_;
   std::atomic<int> created_{0};
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
+  std::unique_ptr<HttpServer> server_;  // declared last: its threads use the other members
 };
 
 }  // namespace shoal::test

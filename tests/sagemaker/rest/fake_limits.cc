@@ -17,13 +17,13 @@ using nlohmann::json;
 constexpr const char* kS3Uri = "(https|s3)://([^/]+)/?(.*)";
 constexpr const char* kKmsKey = "[a-zA-Z0-9:/_-]*";
 
-// Characters, which are what the service counts, of UTF-8.
+// The number of UTF-8 characters, which is what the service counts.
 std::size_t length_of(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
-// One structure of a request; the first problem of all stays.
+// Checks one structure of a request. The first problem is kept.
 class Shape {
  public:
   Shape(const json& value, std::string path, std::string& problem)
@@ -32,7 +32,7 @@ class Shape {
   }
   Shape(const Shape&) = delete;
   Shape& operator=(const Shape&) = delete;
-  // Members that nothing asked for are none of the structure's.
+  // A member that no check has asked for does not belong to the structure.
   ~Shape() {
     if (value_.is_object())
       for (const auto& [name, unused] : value_.items())
@@ -67,7 +67,7 @@ class Shape {
     if (const json* flag = get(name); flag != nullptr && !flag->is_boolean())
       say(name, "is no boolean");
   }
-  // Its entries, after their count.
+  // Checks the number of entries, then each entry.
   void list(const char* name, std::size_t least, std::size_t most,
             const std::function<void(const json&, const std::string&)>& each) {
     const json* all = get(name);
@@ -289,7 +289,7 @@ void check_request(const json& whole, std::string& problem) {
   });
   for (const char* name : {"EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"})
     request.boolean(name);
-  // Whose members nobody here looks at.
+  // The members of these are not checked.
   for (const char* name : {"DebugHookConfig", "DebugRuleConfigurations", "TensorBoardOutputConfig",
                            "ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig",
                            "InfraCheckConfig", "SessionChainingConfig"})

@@ -1,4 +1,4 @@
-// What the service's model says of a request CreateTrainingJob (botocore's shapes of SageMaker).
+// The limits of the service's model for CreateTrainingJob (botocore's shapes of SageMaker).
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shoal::test {
 
-// The first thing that the service would refuse, by its path; nothing: it keeps to the limits.
+// The first problem that the service would refuse, with its path; empty: the request is valid.
 std::string beyond_limits(const nlohmann::json& request);
 
 }  // namespace shoal::test

@@ -1,5 +1,5 @@
-// What the tests of sagemaker/rest share: a transport that answers by a script, clients that wait
-// for nothing.
+// Helpers of the tests in sagemaker/rest: a transport with scripted answers, and
+// clients that do not sleep.
 #pragma once
 
 #include <deque>
@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What was sent, kept beyond the call.
+// A copy of a sent request.
 struct SentRequest {
   HttpRequest request;
   std::string body;
@@ -37,7 +37,7 @@ struct SentRequest {
   }
 };
 
-// Answers in order; the last one again and again.
+// Gives its answers in order, and repeats the last one.
 class ScriptedTransport final : public Transport {
  public:
   using Step = std::variant<HttpResponse, TransportError>;
@@ -54,7 +54,7 @@ class ScriptedTransport final : public Transport {
   std::vector<Step> steps_;
 };
 
-// Answers by a function of the request.
+// Computes each answer from its request.
 class FunctionTransport final : public Transport {
  public:
   explicit FunctionTransport(std::function<HttpResponse(const HttpRequest&)> answer)
@@ -79,7 +79,7 @@ inline std::shared_ptr<CredentialProvider> example_keys() {
       .access_key = FakeAws::kKey, .secret_key = Secret(FakeAws::kSecret), .source = "a test"});
 }
 
-// Everything against a fake AWS, over libcurl.
+// A session whose calls go to a fake AWS through libcurl.
 inline Session session_at(const FakeAws& aws, std::vector<double>* waits = nullptr) {
   return Session(environment_of({{"AWS_ENDPOINT_URL", aws.url()},
                                  {"AWS_ACCESS_KEY_ID", FakeAws::kKey},

@@ -64,7 +64,7 @@ TEST_F(Source, HoldsNoPartsThatWereRead) {
   EXPECT_GE(gets(), 12 + 1) << "the part, anew; those ahead of it may be under way";
 }
 
-// The parts write into the caller's memory.
+// The parts write into the caller's memory, so open() must wait for all of them.
 TEST_F(Source, WaitsForAllPartsWhereOneFails) {
   const auto source =
       reader({.connections = 1, .part_bytes = 1000, .attempts = 1}).open("s3://bucket/object");
@@ -94,7 +94,7 @@ TEST_F(Source, LosesNothing) {
     aws_.fail_next({.operation = "S3 GetObject", .done = true, .cut_after = 100 + 150 * i});
     aws_.fail_next({.operation = "S3 GetObject", .reply = {.status = 500}});
   }
-  // All of it may hit one part.
+  // All faults may hit the same part.
   const auto source =
       reader({.connections = 4, .part_bytes = 1000, .attempts = 19}).open("s3://bucket/object");
   EXPECT_TRUE(read_all(*source) == body_);

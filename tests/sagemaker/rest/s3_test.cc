@@ -68,7 +68,7 @@ TEST_F(ObjectStore, ChecksumsThatS3Keeps) {
   aws_.set_object_header("bucket/b", "x-amz-checksum-crc32", "abcdAA==-3");
   aws_.set_object_header("bucket/b", "x-amz-checksum-type", "COMPOSITE");
   EXPECT_EQ(s3_.head({"bucket", "b"}).checksum_name, "md5");
-  aws_.put_object("bucket/d", "123456789");  // of parts, and only the value says so
+  aws_.put_object("bucket/d", "123456789");  // uploaded in parts, which only the value shows
   aws_.set_object_header("bucket/d", "x-amz-checksum-crc32", "abcdAA==-3");
   EXPECT_EQ(s3_.head({"bucket", "d"}).checksum_name, "md5");
   aws_.put_object("bucket/c", "123456789");
@@ -140,7 +140,7 @@ TEST_F(Upload, InParts) {
 TEST_F(Upload, PartsThatFailAreSentAgain) {
   aws_.fail_next({.operation = "S3 UploadPart", .reply = xml_error(500, "InternalError", "oops")});
   aws_.fail_next({.operation = "S3 UploadPart", .done = true, .cut_after = 9});
-  // 200, and an error in the body.
+  // The status is 200, but the body is an error.
   ServedReply odd = xml_error(200, "InternalError", "We encountered an internal error");
   aws_.fail_next({.operation = "S3 CompleteMultipartUpload", .reply = odd});
   upload();
@@ -154,7 +154,7 @@ TEST_F(Upload, AnEndWhoseAnswerIsLost) {
   EXPECT_TRUE(aws_.object("bucket/big") == body_);
 }
 
-// An upload that is gone, and an object of so many parts from another time.
+// The upload is gone, and an object of the same number of parts exists from an earlier time.
 TEST(UploadOfParts, TakesNoOtherObjectForItsOwn) {
   std::int64_t size_there = 5;
   const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
@@ -188,7 +188,7 @@ TEST_F(Upload, FailureLeavesNothing) {
   EXPECT_FALSE(aws_.has_object("bucket/big"));
 }
 
-// Two regions that name each other.
+// Two regions redirect to each other.
 TEST(S3Regions, AreNotChasedForEver) {
   int asked = 0;
   const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
@@ -203,7 +203,7 @@ TEST(S3Regions, AreNotChasedForEver) {
   EXPECT_EQ(asked, 2);
 }
 
-// One clock a machine: what one call has learnt, later ones need not.
+// A machine has one clock: later calls use the offset that an earlier call learnt.
 TEST(S3Clock, IsLearntOnce) {
   int skewed = 0;
   const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
@@ -222,12 +222,12 @@ TEST(S3Clock, IsLearntOnce) {
   EXPECT_EQ(skewed, 1);
 }
 
-// A bucket of another region: S3 says which.
+// The bucket is in another region, and S3 answers with its name.
 TEST(S3Regions, AreLearnt) {
   std::vector<std::string> hosts;
   const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
     hosts.push_back(request.url.host);
-    if (request.url.host.starts_with("other.s3.us-east-1"))  // where no header says it
+    if (request.url.host.starts_with("other.s3.us-east-1"))  // without the region's header
       return HttpResponse{.status = 400,
                           .body =
                               "<Error><Code>AuthorizationHeaderMalformed</Code><Message>the "

@@ -49,7 +49,7 @@ constexpr const char* kToken =
 constexpr const char* kFormHash =
     "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";
 
-// Amazon's signing test suite: its requests, and the signatures in the header.
+// Amazon's signing test suite: its requests, and their signatures in the header.
 const Vector kSuite[] = {
     {"get-vanilla",
      "GET",
@@ -242,7 +242,8 @@ TEST(Signer, AmazonsTestSuite) {
   }
 }
 
-// "Examples: Signature Calculations in AWS Signature Version 4" of S3's API reference.
+// The examples are from S3's API reference, "Examples: Signature Calculations in AWS
+// Signature Version 4".
 TEST(Signer, ExamplesOfS3sReference) {
   const Credentials credentials{.access_key = "AKIAIOSFODNN7EXAMPLE",
                                 .secret_key = Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")};
@@ -275,8 +276,8 @@ TEST(Signer, ExamplesOfS3sReference) {
             "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
-// What botocore makes of the same requests (tools/golden/make_aws.py): among them queries that are
-// not sorted, parameters without a value, '+' in names: what libcurl 7.88 signs wrongly.
+// botocore's signatures of the same requests (tools/golden/make_aws.py). Some have unsorted
+// queries, parameters without a value, or '+' in names, which libcurl 7.88 signs wrongly.
 TEST(Signer, SignsAsBotocore) {
   const json golden = read_json_file(testing::golden_path("aws.json"));
   ASSERT_GT(golden.at("signatures").size(), 10U);

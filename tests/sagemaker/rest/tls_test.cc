@@ -1,4 +1,4 @@
-// Certificates that do not verify: a line that says why and what would mend it.
+// Certificates that do not verify give one line with the reason and the remedy.
 #include <algorithm>
 #include <fstream>
 
@@ -18,19 +18,19 @@ using test::TlsServer;
 
 class Tls : public ::testing::Test {
  protected:
-  // A file of certificates, as AWS_CA_BUNDLE names one.
+  // A file of certificates, as named by AWS_CA_BUNDLE.
   std::string bundle_of(const Certificate& certificate) {
     const std::string path = directory_ / "bundle.pem";
     std::ofstream(path) << certificate.pem;
     return path;
   }
-  // What is wrong with a server that has this certificate; "" where it is reached.
+  // The error of a request to a server with this certificate; "" if it succeeds.
   std::string refusal(const Certificate& certificate, const std::string& bundle) {
     TlsServer tls(certificate, server_.port());
     const auto transport = make_curl_transport({.ca_bundle = bundle});
     HttpRequest request;
     request.url = parse_url(tls.url() + "/x", "a test");
-    request.direct = true;  // proxies of this machine's are none of this test's
+    request.direct = true;  // this machine's proxies must not affect the test
     const int before = served_;
     try {
       EXPECT_EQ(transport->send(request).body, "/x");
@@ -59,7 +59,7 @@ TEST_F(Tls, WhoIssuedIt) {
               AllOf(HasSubstr("GET https://localhost:"), HasSubstr("self-signed certificate"),
                     HasSubstr("name a file of certificates in AWS_CA_BUNDLE")));
   EXPECT_EQ(refusal(own, bundle_of(own)), "");
-  // A bundle that vouches for another.
+  // This bundle contains another certificate.
   const std::string bundle = bundle_of(make_certificate());
   EXPECT_THAT(refusal(own, bundle),
               HasSubstr(bundle + " (AWS_CA_BUNDLE, ca_bundle) has no certificate of its issuer"));
@@ -90,7 +90,7 @@ TEST_F(Tls, BundlesThatAreNone) {
   EXPECT_THAT(refusal(own, none), HasSubstr("AWS_CA_BUNDLE (ca_bundle) names " + none));
 }
 
-// As a program is told of it: by the environment, or by the profile.
+// The bundle is named by the environment or by the profile.
 TEST_F(Tls, BySession) {
   const FakeAws aws;
   const Certificate own = make_certificate();

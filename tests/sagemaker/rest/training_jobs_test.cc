@@ -16,7 +16,7 @@ using test::ServedReply;
 
 class Jobs : public ::testing::Test {
  protected:
-  static json request(const std::string& name) {  // with what is required, no more
+  static json request(const std::string& name) {  // only the required members
     return {{"TrainingJobName", name},
             {"RoleArn", "arn:aws:iam::123456789012:role/R"},
             {"AlgorithmSpecification",
@@ -54,9 +54,9 @@ TEST_F(Jobs, CreateDescribeStop) {
   EXPECT_THROW(jobs_.describe(std::string(64, 'a')), Error);
 }
 
-// Whatever happens to the answer, there is one job, and the caller gets its ARN.
+// Whatever happens to the answer, one job exists and the caller gets its ARN.
 TEST_F(Jobs, CreatesNoJobTwice) {
-  log::set_level(log::Level::error);  // it warns of each
+  log::set_level(log::Level::error);  // each case logs a warning
   const ServedReply sample{
       .headers = {{"Content-Type", "application/x-amz-json-1.1"}, {"x-amzn-RequestId", "req-1"}},
       .body =
@@ -82,7 +82,7 @@ TEST_F(Jobs, CreatesAgainWhatWasNotCreated) {
   EXPECT_THAT(waits_, ElementsAre(1, 2));
   aws_.fail_next(unavailable, 3);
   EXPECT_THAT(error_text([&] { jobs_.create(request("never")); }), HasSubstr("HTTP 503"));
-  // Throttled: surely not done, so nobody looks.
+  // A throttled request was not carried out, so the client does not look for the job.
   const int looked = aws_.calls("SageMaker DescribeTrainingJob");
   aws_.fail_next({.operation = "SageMaker CreateTrainingJob",
                   .reply = json_error(400, "ThrottlingException", "Rate exceeded")});
@@ -97,7 +97,7 @@ TEST_F(Jobs, AnotherJobOfThatNameIsNotOurs) {
   EXPECT_EQ(aws_.created(), 0);
 }
 
-// The machine's clock is an hour ahead, and the job was created by a request whose answer is lost.
+// The machine's clock is an hour fast, and the answer of the request that created the job is lost.
 TEST_F(Jobs, KnowsItsJobByTheServicesClock) {
   log::set_level(log::Level::error);
   int created = 0;
@@ -128,7 +128,8 @@ TEST_F(Jobs, KnowsItsJobByTheServicesClock) {
   log::set_level(log::Level::info);
 }
 
-// Created, its answer lost, and not yet to be seen: the second request finds the name taken.
+// The job was created, the answer is lost, and the job is not yet visible. The second request
+// finds its name in use.
 TEST_F(Jobs, SeesItsJobLate) {
   log::set_level(log::Level::error);
   aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 5});
@@ -141,7 +142,7 @@ TEST_F(Jobs, SeesItsJobLate) {
   log::set_level(log::Level::info);
 }
 
-// What the service's model says, the fake holds requests to.
+// The fake service enforces the limits of the service's model.
 TEST_F(Jobs, AreHeldToTheServicesLimits) {
   const auto set = [](const char* pointer, const json& value) {
     json job = request("limits");
@@ -215,13 +216,13 @@ TEST_F(Jobs, AreHeldToTheServicesLimits) {
   EXPECT_EQ(aws_.created(), 0);
 }
 
-// What the Python SDK sends, and `shoal submit` too, is within them.
+// Requests of the Python SDK and of `shoal submit` are within the limits.
 TEST_F(Jobs, OfTheSdkAreWithinTheLimits) {
   const json golden = read_json_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   int count = 0;
   for (const json& one : golden.at("cases")) {
     json job = one.at("request");
-    job["TrainingJobName"] = fmt::format("golden-{}", count++);  // some share theirs
+    job["TrainingJobName"] = fmt::format("golden-{}", count++);  // some golden jobs share a name
     EXPECT_NO_THROW(jobs_.create(job)) << one.at("name");
   }
   EXPECT_EQ(aws_.created(), count);

@@ -82,7 +82,7 @@ TEST(Transport, WantsTls) {
   request.url = parse_url("http://127.0.0.1:1/", "a test");
   EXPECT_THAT(error_text([&] { transport->send(request); }),
               AllOf(HasSubstr("http://127.0.0.1:1 is not encrypted"), HasSubstr("--endpoint-url")));
-  // A server that speaks no TLS.
+  // This server does not speak TLS.
   HttpServer server([](const ServedRequest&) { return ServedReply{}; });
   request.url = parse_url("https://127.0.0.1:" + std::to_string(server.port()), "a test");
   request.seconds = 0.2;

@@ -17,7 +17,7 @@ arguments, _ = parser.parse_known_args()
 rank = int(os.environ.get("RANK", 0))
 place = pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"])
 told = []
-if arguments.mode == "stop":  # before the ranks meet, so that none is stopped too early
+if arguments.mode == "stop":  # before the ranks meet, so that no signal comes too early
     signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 met = helper.meet() if "RANK" in os.environ else []
 

@@ -8,13 +8,13 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--learning_rate", type=float, required=True)
 parser.add_argument("--max_steps", type=int, required=True)
-parser.add_argument("--mp_parameters")  # the toolkit gives them here too; smp.init() reads SM_HP_MP_PARAMETERS
+parser.add_argument("--mp_parameters")  # the toolkit passes them here too; smp.init() reads SM_HP_MP_PARAMETERS
 arguments = parser.parse_args()
 
 torch.set_num_threads(1)
 smp.init()
 assert (smp.size(), smp.pp_size(), smp.dp_size()) == (int(os.environ["WORLD_SIZE"]), 2, 2)
-assert smp.pp_rank() == smp.rank() // 2  # placement_strategy is spread: the pipeline goes from host to host
+assert smp.pp_rank() == smp.rank() // 2  # placement_strategy is spread: pipeline stages are on different hosts
 
 
 def make_model() -> torch.nn.Module:
