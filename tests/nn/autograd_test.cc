@@ -1,4 +1,4 @@
-// The tape: order, sums, what it refuses, and what it keeps alive.
+// The tape: order, sums, errors, and the lifetimes of tensors.
 #include "nn/rig.h"
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ TEST_F(Autograd, SumsTheGradientsOfEachConsumer) {
   Tape tape;
   context.tape = &tape;
   const Value a = tape.leaf(rig.tensor({3, 4}, 5)), b = tape.leaf(rig.tensor({3, 4}, 6));
-  const Value s = add(context, a, b);  // its gradient goes to both, shared
+  const Value s = add(context, a, b);  // both inputs get this gradient, which they share
   const Value t = add(context, s, a);
   const Value u = add(context, t, s);  // u = 3a + 2b
   const Tensor seed = rig.tensor({3, 4}, 7);
@@ -102,7 +102,7 @@ TEST_F(Autograd, RefusesWhatDoesNotFit) {
   context.tape = &other;
   EXPECT_THAT(error_of([&] { layer(x); }), HasSubstr("another tape"));
   context.tape = &tape;
-  // None of that walked it.
+  // None of these calls consumed the tape.
   tape.backward(context, y, rig.tensor({2, 8}, 1));
   EXPECT_TRUE(tape.gradient(x).defined());
 }
@@ -212,7 +212,8 @@ TEST_F(Autograd, DeferredWeightGradientsWaitAndAreTheSameBits) {
     EXPECT_THAT(floats(parameter->gradient), Each(77.0f)) << parameter->name();
     EXPECT_GT(parameter->uses(), 0) << parameter->name();
   }
-  // What W needs is alive, x and dy of both linears; with the leaf's gradient, and no norm's.
+  // The weight gradients' inputs are alive: x and dy of both linears. So is the leaf's gradient,
+  // but no norm's tensors.
   EXPECT_GE(rig.activations() - empty, 4 * 6 * 8 * 4);
   EXPECT_LE(rig.activations() - empty, 6 * 6 * 8 * 4);
   tape.run_deferred();
@@ -222,12 +223,12 @@ TEST_F(Autograd, DeferredWeightGradientsWaitAndAreTheSameBits) {
     EXPECT_TRUE(same_bits(all[i]->gradient, plain[i])) << all[i]->name();
     EXPECT_EQ(all[i]->uses(), 0);
   }
-  // Only the leaf's gradient is left: the tape no longer holds what the work needed.
+  // Only the leaf's gradient remains: the tape has released what the deferred work needed.
   EXPECT_LE(rig.activations() - empty, 6 * 8 * 4);
   const std::int64_t with_it = rig.activations();
   EXPECT_TRUE(tape.take_gradient(leaf).defined());
   EXPECT_EQ(with_it - rig.activations(), 6 * 8 * 4);
-  tape.run_deferred();  // nothing more
+  tape.run_deferred();  // nothing is left to run
   EXPECT_TRUE(same_bits(weight->gradient, plain[0]));
 }
 
@@ -261,7 +262,7 @@ TEST_F(Autograd, ATensorWrittenAfterItWasSavedIsNoticed) {
     Tape tape;
     context.tape = &tape;
     const Value y = fn(tape.leaf(input));
-    (void)touched.view();  // asking to write is what counts
+    (void)touched.view();  // a request for write access counts
     return error_of([&] { tape.backward(context, y, gradient); });
   };
   const Tensor x = rig.tensor({2, 3, 8}, 8);
@@ -321,7 +322,7 @@ TEST_F(Autograd, SavedTensorHooksChangeNothingButWhereTensorsLie) {
   };
   const std::vector<Tensor> plain = run(nullptr);
   const std::int64_t kept = on_tape;
-  // Offloading: a copy elsewhere (here: under another tag), brought back when asked for.
+  // Offloading: a copy with another tag, restored on demand.
   const SavedTensorHooks offload{[&](const Tensor& tensor) -> std::function<Tensor()> {
     ++packed;
     return [this, &unpacked, away = rig.copy(tensor)] {
@@ -332,9 +333,9 @@ TEST_F(Autograd, SavedTensorHooksChangeNothingButWhereTensorsLie) {
   const std::vector<Tensor> offloaded = run(&offload);
   EXPECT_GT(packed, 8);
   EXPECT_EQ(packed, unpacked);
-  // The output alone is still an activation.
+  // Only the output is still an activation.
   EXPECT_LT(on_tape, kept / 4);
-  // Identity: the hook holds the tensor itself. Selective: it leaves every other tensor alone.
+  // Identity: the hook holds the tensor itself. Selective: the hook leaves all other tensors alone.
   const SavedTensorHooks identity{
       [](const Tensor& tensor) -> std::function<Tensor()> { return [tensor] { return tensor; }; }};
   int turn = 0;
@@ -364,7 +365,7 @@ TEST_F(Autograd, WithoutATapeNothingIsRecordedOrKept) {
   EXPECT_EQ(rig.activations(), 2 * 3 * 8 * 4);  // y
   for (const auto& parameter : {weight, bias, gamma, beta, projection})
     EXPECT_EQ(parameter->uses(), 0);
-  // The same with a tape where nothing wants a gradient.
+  // The same with a tape, but nothing requires a gradient.
   for (const auto& parameter : {weight, bias, gamma, beta, projection})
     parameter->set_trainable(false);
   Tape tape;
@@ -396,20 +397,20 @@ TEST_F(Autograd, BackwardFreesWhatItHasPassed) {
   for (int i = 0; i < kLayers; ++i)
     x = visited(context, layer(x), [&] { seen.push_back(rig.activations()); });
   const Value y = std::exchange(x, {});
-  // Kept: the output and the value before the activation of each layer.
+  // Each layer keeps its output and the value before its activation.
   EXPECT_EQ(rig.activations(), kLayers * 2 * kActivation);
   rig.memory.reset_peaks();
   tape.backward(context, y, rig.tensor({64, 8}, 6));
   ASSERT_EQ(seen.size(), static_cast<std::size_t>(kLayers));
-  // From one layer to the one below: two activations fewer, and the gradient takes its place once.
+  // Each layer frees two activations, and the first one allocates the gradient.
   for (std::size_t i = 1; i < seen.size(); ++i)
     EXPECT_LE(seen[i], seen[i - 1] - kActivation) << "layer " << i << " from the end";
   EXPECT_LE(seen.back(), 4 * kActivation);
-  // The peak is the beginning of the walk: no more than two gradients above what forward kept.
+  // The peak is at the start of the walk: at most two gradients above what forward kept.
   EXPECT_LE(rig.peak_activations(), (kLayers * 2 + 2) * kActivation);
 }
 
-// x + layer(x), again and again: each sum of two gradients takes the place of one of them.
+// x + layer(x), repeated: each sum of two gradients reuses the memory of one of them.
 TEST_F(Autograd, AResidualStackWalksBackInTheMemoryOfItsForward) {
   constexpr int kLayers = 5;
   constexpr std::int64_t kActivation = 64 * 8 * 4;
@@ -418,11 +419,12 @@ TEST_F(Autograd, AResidualStackWalksBackInTheMemoryOfItsForward) {
   Value x = tape.leaf(rig.tensor({64, 8}, 5));
   for (int i = 0; i < kLayers; ++i) x = add(context, x, layer(x, kPlain));
   const Value y = std::exchange(x, {});
-  // Kept: the input of each layer but the first, which is the test's, and the stack's output.
+  // Each layer keeps its input, except the first, whose input is the test's. The stack's
+  // output is kept too.
   EXPECT_EQ(rig.activations(), kLayers * kActivation);
   rig.memory.reset_peaks();
   tape.backward(context, y, rig.tensor({64, 8}, 6));
-  // A layer's gradient takes the place of the input that it freed.
+  // A layer's gradient reuses the memory of the input that it freed.
   EXPECT_EQ(rig.peak_activations(), kLayers * kActivation);
 }
 

@@ -1,4 +1,4 @@
-// The memory of a test's step capture: the host's, as far as a limit.
+// The memory for step-capture tests: the host's, with a limit.
 #pragma once
 
 #include <cstdint>

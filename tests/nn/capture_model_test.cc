@@ -1,5 +1,4 @@
-// What a planned step of a model computes and takes: the same losses, and the memory that was
-// foretold.
+// A planned step of a model computes the same losses, and takes the predicted memory.
 #include <cstdint>
 #include <vector>
 
@@ -22,7 +21,7 @@ using test::CaptureMemory;
 struct Trained {
   std::vector<double> losses;
   StepCapture::Statistics statistics;
-  MemorySequence sequence;  // where it was planned
+  MemorySequence sequence;  // if the step was planned
 };
 
 Trained train(bool planned, bool checkpointing, int rows = 4) {
@@ -82,13 +81,15 @@ TEST(StepCapture, APlannedStepOfAModelHasTheSameLosses) {
     EXPECT_LT(plain.losses.back(), plain.losses.front());
     EXPECT_EQ(planned.statistics.served, 4);
     EXPECT_EQ(planned.statistics.deviated, 0);
-    // Greedy by size is near what must be alive; a pool's lists are by size and not near it.
+    // Placing by size needs little more than the live memory. A pool with a list for each
+    // size needs much more.
     EXPECT_LE(planned.statistics.arena_bytes, planned.statistics.live_bytes * 11 / 10);
     EXPECT_LT(planned.statistics.arena_bytes, planned.statistics.pool_bytes);
   }
 }
 
-// What a batch of another size takes, foretold from one recorded step, and then recorded.
+// Predicts the memory for another batch size from one recorded step, and compares it with a
+// recorded step of that size.
 TEST(BatchSize, IsForetoldFromOneStep) {
   for (const bool checkpointing : {false, true}) {
     const MemorySequence four = train(true, checkpointing, 4).sequence;
@@ -107,11 +108,11 @@ TEST(BatchSize, IsForetoldFromOneStep) {
                   0.05 * static_cast<double>(is.planned));
       EXPECT_NEAR(static_cast<double>(said.call_by_call), static_cast<double>(is.call_by_call),
                   0.05 * static_cast<double>(is.call_by_call));
-      // With room for exactly those rows.
+      // The limit has room for exactly these rows.
       const LargestBatch largest = largest_batch({&four, 1}, batch, said.planned, Device::cpu());
       EXPECT_EQ(largest.planned, rows);
       EXPECT_LE(largest.call_by_call, rows);
-      // Of two memories each has its part of the room.
+      // Two memories share a limit of twice the size.
       const std::vector<MemorySequence> both{four, four};
       const LargestBatch of_both = largest_batch(both, batch, 2 * said.planned, Device::cpu());
       EXPECT_EQ(of_both.planned, largest.planned);

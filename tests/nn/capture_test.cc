@@ -1,5 +1,5 @@
-// Step capture: the memory plan serves what was recorded, graphs replay what was captured, and
-// whatever differs falls back with a reason.
+// Step capture: the memory plan serves recorded allocations, graphs replay captured steps, and
+// steps that differ fall back with a reason.
 #include <algorithm>
 #include <array>
 #include <barrier>
@@ -33,8 +33,8 @@ using ::testing::Not;
 using shoal::test::NotingBackend;
 using test::CaptureMemory;
 
-// Allocates and frees as told by `seed`; every block is filled while it lives and checked when it
-// goes, so that blocks that overlap are found out.
+// Random allocations and frees from `seed`. Every block is filled when allocated and checked when
+// freed, so that overlapping blocks are detected.
 void random_step(MemoryResource& memory, std::uint32_t seed, int calls) {
   std::mt19937 random(seed);
   struct Block {
@@ -101,7 +101,7 @@ TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
   memory.planned.begin_serving(sequence, true);
   EXPECT_THROW(Buffer(memory.planned, 100000, MemoryTag::activations), Error);
   EXPECT_THAT(memory.planned.end_serving(), HasSubstr("100000 bytes"));
-  // And the recorded one is served again.
+  // The recorded step is then served again.
   memory.planned.begin_serving(sequence, true);
   random_step(memory.planned, 1, 60);
   EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
@@ -111,7 +111,7 @@ TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
   CaptureMemory memory;
   Buffer before(memory.planned, 64, MemoryTag::data), kept;
   const auto step = [&] {
-    before.reset();  // of an earlier step: no part of this one
+    before.reset();  // from an earlier step, so not part of this one
     const Buffer activation(memory.planned, 1000, MemoryTag::activations);
     Buffer next(memory.planned, 500, MemoryTag::activations);
     std::memset(next.data(), 7, next.size());
@@ -184,7 +184,7 @@ TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
   kept.reset();
 }
 
-// y += x * factor, in a block of its own on the way; the factor is a host number of the step.
+// y += x * factor, through a temporary block. `factor` is a host value of the step.
 struct Toy {
   CaptureMemory memory;
   NotingBackend backend;
@@ -253,10 +253,10 @@ TEST(StepCapture, EachKeyHasItsGraphAndTheOldestGoes) {
       EXPECT_EQ(toy.y, want);
     }
   EXPECT_EQ(toy.capture.statistics().captured, 2);
-  for (int i = 0; i < 4; ++i) toy.step(5);  // the third of two
+  for (int i = 0; i < 4; ++i) toy.step(5);  // two kinds are kept; this is the third
   EXPECT_EQ(toy.y, want + 20);
   EXPECT_EQ(toy.backend.destroyed, 1);
-  toy.step(2);  // was forgotten: counts from the start
+  toy.step(2);  // its counts were forgotten, so warmup restarts
   EXPECT_EQ(toy.capture.statistics().captured, 3);
 }
 
@@ -270,8 +270,8 @@ TEST(StepCapture, ALargerArenaVoidsWhatWasCaptured) {
   EXPECT_EQ(toy.capture.statistics().captured, 3) << "captured again, without another warmup";
 }
 
-// Beside an arena of 640 KiB a MiB has no room for another 512: the arena goes, and the step is
-// captured again when it comes next.
+// In 1 MiB, an arena of 640 KiB leaves no room for another 512 KiB. The arena is given back, and
+// the next step is captured again.
 TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
   constexpr std::size_t kKiB = 1024;
   Toy toy;
@@ -292,7 +292,8 @@ TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
   }
   EXPECT_EQ(toy.said.size(), 1u) << "once, and no capture is told again";
   EXPECT_EQ(toy.backend.launched, 2 + 2 * 3);
-  // What no arena would be room enough for fails, and so does who does not compute.
+  // An allocation that fails even without the arena throws. So does one from a thread other
+  // than the computing one.
   EXPECT_THROW(Buffer(toy.memory.planned, 2048 * kKiB, MemoryTag::activations), Error);
   toy.step(2, 640 * kKiB);
   std::thread([&] {
@@ -301,7 +302,7 @@ TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
   EXPECT_EQ(toy.capture.statistics().given_back, 3);
 }
 
-// Steps of another shape, of which the recorded one counts too.
+// Steps of several shapes, including the recorded one, are not captured yet.
 TEST(StepCapture, ItsArenaMakesRoomForStepsThatAreNotCapturedYet) {
   Toy toy;
   for (const std::size_t kibibytes : {600U, 700U, 600U, 700U})
@@ -319,7 +320,7 @@ TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
   EXPECT_EQ(toy.y, 12);
   EXPECT_EQ(toy.capture.statistics().direct, 6);
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
-  // Nor can a step whose memory is another each time.
+  // A step whose memory differs each time cannot be captured either.
   Toy other;
   for (std::size_t i = 1; i <= 6; ++i) other.step(2, 256 * i, false);
   EXPECT_EQ(other.y, 12);
@@ -327,8 +328,8 @@ TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
   EXPECT_THAT(other.said, ElementsAre(HasSubstr("the step's memory differs")));
 }
 
-// A sum that "hosts take part in", twice a step: y += x * factor, z += y, y = 0, and the number of
-// sums is host work's.
+// A sum in which "hosts take part", twice a step: y += x * factor, z += y, y = 0. Counting
+// the sums is host work.
 struct ToyOfPieces {
   using Exchange = std::function<std::vector<std::uint64_t>(std::span<const std::uint64_t>)>;
   explicit ToyOfPieces(Exchange exchange = {})
@@ -343,7 +344,7 @@ struct ToyOfPieces {
   std::vector<std::string> said;
   StepCapture capture;
   double x = 1, y = 0, z = 0;
-  std::vector<std::string> order;  // of what ran
+  std::vector<std::string> order;  // of the operations that ran
 
   void step(std::size_t bytes = 256) {
     capture.run(fmt::format("{}", bytes), [=, this] {
@@ -386,7 +387,7 @@ TEST(StepCapture, ReplaysHostWorkBetweenItsPieces) {
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("step capture: 3 graphs with 1 allocations")));
 }
 
-// It has handed nothing over by then; what it does, it does once, call by call.
+// No graph has been launched by then. The step runs once, call by call.
 TEST(StepCapture, APieceThatCannotBeCapturedUndoesThoseBefore) {
   ToyOfPieces toy;
   toy.backend.refused_begins = 2;
@@ -402,7 +403,7 @@ TEST(StepCapture, APieceThatCannotBeCapturedUndoesThoseBefore) {
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("this stream cannot be captured")));
 }
 
-// A step that ends in the middle of its replay says so, and the pieces behind it do not run.
+// A step that fails in the middle of its replay throws, and the later pieces do not run.
 TEST(StepCapture, AnErrorBetweenPiecesEndsTheReplay) {
   ToyOfPieces toy;
   bool fails = false;
@@ -422,7 +423,7 @@ TEST(StepCapture, AnErrorBetweenPiecesEndsTheReplay) {
   EXPECT_EQ(toy.z, 5);
 }
 
-// Two ranks that tell each other what they are about to do.
+// Two ranks that exchange what they are about to do.
 class Pair {
  public:
   auto exchange_of(int rank) {
@@ -435,7 +436,7 @@ class Pair {
       return all;
     };
   }
-  // Runs `steps` on both, each on a thread of its own.
+  // Runs `steps` for both ranks, each on its own thread.
   static void run(const std::function<void(int rank)>& steps) {
     std::thread other([&] { steps(1); });
     steps(0);
@@ -451,7 +452,7 @@ TEST(StepCapture, RanksThatAgreeCaptureAndReplayTheSameSteps) {
   Pair pair;
   std::array<ToyOfPieces, 2> toys{ToyOfPieces(pair.exchange_of(0)),
                                   ToyOfPieces(pair.exchange_of(1))};
-  // What each did in a step: 0 call by call, 1 replayed, 2 captured and replayed.
+  // By rank, for each step: 0 call by call, 1 replayed, 2 captured and replayed.
   std::array<std::vector<int>, 2> did;
   const auto step = [&](int rank, std::size_t bytes) {
     ToyOfPieces& toy = toys.at(static_cast<std::size_t>(rank));
@@ -462,13 +463,13 @@ TEST(StepCapture, RanksThatAgreeCaptureAndReplayTheSameSteps) {
         .push_back(static_cast<int>(after.replayed - before.replayed +
                                     (after.captured - before.captured)));
   };
-  // Rank 1's batches have another shape every third time: steps of a kind of their own.
+  // Every third batch of rank 1 has another shape, and so is another kind of step.
   Pair::run([&](int rank) {
     for (int i = 0; i < 12; ++i) step(rank, rank == 1 && i % 3 == 2 ? 192 : 256);
   });
   EXPECT_THAT(did[0], ElementsAre(0, 0, 0, 0, 2, 0, 1, 1, 0, 1, 1, 2));
   EXPECT_EQ(did[1], did[0]);
-  // A larger arena voids rank 1's graphs alone; both capture again.
+  // A larger arena invalidates only rank 1's graphs, but both ranks capture again.
   for (auto& list : did) list.clear();
   Pair::run([&](int rank) {
     for (int i = 0; i < 4; ++i) step(rank, rank == 1 ? 4096 : 256);
@@ -541,7 +542,7 @@ TEST(DeferredResults, AreThoseOfEachStepInOrder) {
   EXPECT_THAT(numbers.take(), IsEmpty());
   const Tensor losses = Tensor::empty({3}, DType::f32, *host, MemoryTag::data);
   const Tensor norm = Tensor::empty({1}, DType::f64, *host, MemoryTag::data);
-  // More than one block has room for, and again in the blocks that are there then.
+  // More steps than fit into one block, and again with the blocks that exist by then.
   for (const int steps : {1, 2000, 5, 3000}) {
     for (int step = 0; step < steps; ++step) {
       for (int i = 0; i < 3; ++i)
@@ -558,7 +559,7 @@ TEST(DeferredResults, AreThoseOfEachStepInOrder) {
       ASSERT_EQ(taken[static_cast<std::size_t>(step)], wanted) << step;
     }
   }
-  // Larger than a block is by itself.
+  // This result is larger than a whole block.
   const Tensor large = Tensor::zeros({10000}, DType::f32, *host, MemoryTag::data);
   numbers.note({norm});
   numbers.note({large, norm});

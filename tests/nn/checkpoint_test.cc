@@ -1,4 +1,4 @@
-// Activation checkpointing: the same bits for less memory.
+// Activation checkpointing gives the same bits with less memory.
 #include "nn/rig.h"
 #include <gmock/gmock.h>
 
@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kBatch = 2, kLength = 9, kChannels = 16;
 
-// A transformer block of GPT-2, dropout everywhere.
+// A transformer block of GPT-2 with dropout in every place.
 class Block final : public Module {
  public:
   explicit Block(float dropout)
@@ -69,7 +69,7 @@ class Checkpoint : public ::testing::Test {
   struct Result {
     Tensor output, input_gradient;
     std::vector<Tensor> gradients;
-    std::int64_t kept = 0, peak = 0;  // activation bytes after forward; at the highest
+    std::int64_t kept = 0, peak = 0;  // activation bytes: after forward, and at the maximum
   };
   using Forward = std::function<Value(const Value&)>;
 
@@ -117,7 +117,7 @@ class Checkpoint : public ::testing::Test {
       return y;
     };
   }
-  // Halves of the stack, and in them each block.
+  // Checkpoints of each half of the stack, and of each block within it.
   Forward nested() {
     return [this](const Value& x) {
       Value y = x;
@@ -147,7 +147,7 @@ class Checkpoint : public ::testing::Test {
 
 TEST_F(Checkpoint, GivesTheSameBitsWithDropoutOn) {
   const Result expected = run(plain());
-  // Dropout is really on: another step drops others.
+  // Dropout is really active: another step drops other elements.
   state.step = 8;
   EXPECT_FALSE(same_bits(run(plain()).output, expected.output));
   state.step = 7;
@@ -160,17 +160,17 @@ TEST_F(Checkpoint, GivesTheSameBitsWithDropoutOn) {
 TEST_F(Checkpoint, TakesLessMemory) {
   const Result whole = run(plain()), by_block = run(each_block()), by_half = run(nested());
   constexpr std::int64_t activation = kBatch * kLength * kChannels * 4;
-  // Between blocks one activation stays (the first block's input is the caller's).
+  // One activation remains between blocks. (The first block's input is the caller's.)
   EXPECT_EQ(by_block.kept, (kBlocks - 1) * activation);
   EXPECT_EQ(by_half.kept, activation);
   EXPECT_GT(whole.kept, kBlocks * 10 * activation);
-  // In backward: one block's activations beside those.
+  // In backward, one block's activations are added.
   EXPECT_LT(by_block.peak, whole.peak / 2);
   EXPECT_LE(by_half.peak, by_block.peak);
 }
 
 TEST_F(Checkpoint, RestoresTheCoordinatesOfItsForward) {
-  // Backward comes when the context has moved on to the next microbatch.
+  // Backward runs after the context has moved on to the next microbatch.
   const auto gradient = [&](bool checkpointed) {
     context.begin_forward();
     context.random.sample_first = 3;
@@ -194,7 +194,8 @@ TEST_F(Checkpoint, RestoresTheCoordinatesOfItsForward) {
 }
 
 TEST_F(Checkpoint, LaterOperationsSeeTheSameOrdinals) {
-  // The same dropout site once inside and once after: the ordinal goes on as without checkpoint.
+  // The same dropout site once inside the checkpoint and once after it: the ordinal continues as
+  // without a checkpoint.
   const DropoutSite site{.probability = 0.5f, .path_hash = 99};
   const Tensor input = rig.tensor({2, 3, 8}, 5);
   const auto fn = [&](Context& ctx, const Value& x) { return dropout(ctx, x, site); };
@@ -242,7 +243,7 @@ TEST_F(Checkpoint, OfAConstantOrOfFrozenParametersRecordsOnlyWhatItMust) {
   const Value constant{rig.tensor({kBatch, kLength, kChannels}, 5)};
   EXPECT_FALSE(checkpoint(context, fn, constant).needs_gradient());
   EXPECT_EQ(tape.size(), 0u);
-  // A constant input, but a parameter inside that learns.
+  // The input is a constant, but a parameter inside is trainable.
   Parameter* const learns = blocks[0]->parameters()[3];
   learns->set_trainable(true);
   const Value y = checkpoint(context, fn, constant);

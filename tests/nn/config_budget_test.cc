@@ -1,5 +1,5 @@
-// A config.json of a few hundred bytes costs a few hundred bytes' time and memory, whatever it
-// says.
+// Reading a config.json of a few hundred bytes takes only proportional time and memory,
+// whatever sizes it states.
 #define SHOAL_TEST_COUNTS_MEMORY
 #include "support/budget.h"
 #include "support/error_text.h"
@@ -78,7 +78,7 @@ TEST_P(ConfigSizes, AreBounded) {
         read(other);
         check_sizes(other, "config.json", directory.path());
       });
-      // Llama's positions take no memory before they are used.
+      // Llama's positions take no memory until they are used.
       if (type == "llama" && field == "max_position_embeddings" && size < std::int64_t{1} << 31) {
         EXPECT_EQ(problem, "") << name;
         continue;
@@ -91,7 +91,7 @@ TEST_P(ConfigSizes, AreBounded) {
   }
 }
 
-// Each size is possible, but their product has no 64 bits.
+// Each size is possible, but their product does not fit into 64 bits.
 TEST_P(ConfigSizes, AreBoundedTogether) {
   json config = small();
   for (auto it = config.begin(); it != config.end(); ++it) {

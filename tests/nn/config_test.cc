@@ -1,4 +1,4 @@
-// A field of config.json that is null counts as absent, in every model's.
+// A null field in a config.json counts as absent, for every model.
 #include "shoal/nn/models/encoder/config.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// Fields that are null are written as they were read, and count as absent here.
+// Null fields are written as they were read, but here they count as absent.
 json without_nulls(json value) {
   if (!value.is_object()) return value;
   json all = json::object();
@@ -25,12 +25,12 @@ json without_nulls(json value) {
   return all;
 }
 
-// The fields that the model has, or why it refuses the configuration.
+// The fields of the model, or the error if the configuration is refused.
 std::string outcome(const json& config, bool encoder) {
   try {
     if (!encoder) return without_nulls(complete_causal_lm_config(config, "config.json")).dump();
     EncoderConfig read = EncoderConfig::from_json(config, "config.json");
-    read.source.clear();  // fields that it does not know are written as they were read
+    read.source.clear();  // unknown fields are written as they were read
     return read.to_json(EncoderTask::token_classification, "float32").dump();
   } catch (const Error& error) {
     return error.message();
@@ -55,7 +55,7 @@ TEST_P(ConfigOfAModel, HasNullAsAbsent) {
                  {"id2label", {{"0", "a"}, {"1", "b"}, {"2", "c"}}},
                  {"label2id", {{"a", 0}, {"b", 1}, {"c", 2}}}});
   const auto compare = [&](const json::json_pointer& at) {
-    // transformers has None there, where an absent one is the class's.
+    // In transformers null means None here, but an absent field has the class's default.
     if (at.back().ends_with("_token_id")) return;
     json absent = config, null = config;
     absent[at.parent_pointer()].erase(at.back());

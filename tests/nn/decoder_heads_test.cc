@@ -1,5 +1,5 @@
-// GPT-2's and Llama's heads for texts, tokens and answers against transformers
-// (tools/golden/make_decoder_heads.py), and as directories.
+// GPT-2's and Llama's heads for sequences, tokens and answers compared with transformers
+// (tools/golden/make_decoder_heads.py), and saved as directories.
 #include <algorithm>
 #include <optional>
 
@@ -37,7 +37,7 @@ DecoderHead head_of(const std::string& name) {
   return DecoderHead::sequence_classification;
 }
 
-// A model with the golden weights, and its batch, whose rows have 11, 8 and 3 tokens.
+// A model with the golden weights and the golden batch, whose rows have 11, 8 and 3 tokens.
 struct Golden {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
                   FixtureMemory where = FixtureMemory::shared)
@@ -74,10 +74,10 @@ struct Golden {
   }
   Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
   Tensor logits() { return model.logits(room.context, input); }
-  // Loss and gradients of the mean.
+  // Computes the mean loss and its gradients.
   double step() {
     for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
-    // transformers' model was evaluated: no dropout before its token classifier.
+    // transformers' model was in evaluation mode: no dropout before its token classifier.
     room.context.mode = Mode::evaluate;
     Tape tape;
     room.context.tape = &tape;
@@ -108,12 +108,12 @@ TEST_P(DecoderHeadGolden, LossScoresAndGradients) {
 
 TEST_P(DecoderHeadGolden, InBf16) {
   Golden golden(GetParam(), DType::bf16, FixtureMemory::device);
-  // From where each operation takes them to the kernels' device by itself.
+  // Inputs are in host memory; each operation copies its own to the device.
   for (Tensor* tensor : golden.input.tensors()) *tensor = testing::on_host(*tensor);
   expect_golden_step_in_bf16(golden, 5e-2);
 }
 
-// What is written has transformers' names and classes, and opens again.
+// Saved directories have transformers' names and classes, and can be opened again.
 TEST_P(DecoderHeadGolden, DirectoriesAreWrittenAndRead) {
   Golden golden(GetParam());
   const testing::TemporaryDirectory made;
@@ -134,7 +134,7 @@ TEST_P(DecoderHeadGolden, DirectoriesAreWrittenAndRead) {
                             golden.file->tensor("logits"), 5e-6));
 }
 
-// What fills a row up at its right changes no score before it: not one bit.
+// Padding on the right changes no bit of the scores before it.
 TEST_P(DecoderHeadGolden, PaddingChangesNoScore) {
   Golden golden(GetParam());
   const Tensor padded = golden.logits();  // [3, labels], or [3, 11, ...]
@@ -165,9 +165,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, DecoderHeadGolden,
 
 class DecoderDirectories : public ::testing::TestWithParam<const char*> {};
 
-// A language model's directory, opened for each head: what is missing and unexpected is what
-// transformers says, but that LlamaForQuestionAnswering finds the trunk too, which transformers
-// looks for under another name and leaves random.
+// A language model's directory, opened for each head. The reported missing and unexpected weights
+// are those that transformers reports. The exception is LlamaForQuestionAnswering: transformers
+// looks for its trunk under another name and leaves it random, while Shoal finds it.
 TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
   const std::string name = GetParam(), family = name.substr(0, name.find('_'));
   const nlohmann::json reports = read_json_file(directory_of("reports.json"));
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DecoderDirectories,
                                            "llama_untied"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Without `ends` samples end where their row does; a place beyond it is refused.
+// Without `ends`, samples end with their row. A position beyond the row is refused.
 TEST(DecoderHead, EndsAreChecked) {
   Golden golden("gpt2_classes");
   const Tensor scores = golden.logits();
@@ -213,7 +213,7 @@ TEST(DecoderHead, EndsAreChecked) {
   EXPECT_THROW((void)golden.logits(), Error);
 }
 
-// The token classifier alone has dropout: classifier_dropout, else hidden_dropout, else 0.1.
+// Only the token classifier has dropout: classifier_dropout, else hidden_dropout, else 0.1.
 TEST(DecoderHead, TokensAreDroppedOut) {
   const auto loss = [](const nlohmann::json& changes) {
     Golden golden("llama_tokens");

@@ -1,4 +1,5 @@
-// Dispatchers: every operation passes, lifetimes are right, and the plan they give is sound.
+// Dispatchers: every operation passes through them, recorded lifetimes are right, and
+// memory plans are sound.
 #include <random>
 
 #include "nn/rig.h"
@@ -15,7 +16,7 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Half of a GPT-2: embeddings, norm, attention, a fused residual, a head tied to the table.
+// A part of GPT-2: embeddings, norm, attention, a fused residual, and a head tied to the table.
 struct Model {
   explicit Model(Rig& owner) : rig(owner) {
     std::uint32_t seed = 1;
@@ -35,7 +36,7 @@ struct Model {
     const ResidualNorm end = residual_layer_norm(
         context, x, branch, {.probability = 0.1f, .path_hash = 4}, *last_gamma, *last_beta, 1e-5f);
     const Value moved =
-        add_positions(context, end.sum, *places, 1);  // end.sum is held: not in place
+        add_positions(context, end.sum, *places, 1);  // end.sum is shared: not in place
     return linear_cross_entropy(context, add(context, end.normed, moved), *table, ids, {}).loss;
   }
   void step() {
@@ -56,18 +57,18 @@ struct Model {
   Tensor ids = rig.ids({0, 10, 3, 3, 2, 7}, {2, 3});
 };
 
-// Runs nothing, but notes whose memory it was told of.
+// Runs no operation.
 class Refusing final : public Dispatcher {
  public:
   void run(const Operation&, const std::function<void()>&) override {}
 };
 
 TEST(Dispatchers, NothingComputesBesideThem) {
-  // With bodies that never run, no gradient may change, whatever state it was in.
+  // The bodies never run, so no gradient may change, whatever its state was.
   Refusing refusing;
   Rig rig(testing::make_test_kernels(0), &refusing);
   Model model(rig);
-  // A norm whose two parameters disagree on whether they hold a sum has one to zero.
+  // The two parameters of this norm differ: one holds a sum, and the other has to be zeroed.
   model.gamma->accumulate();
   Tape tape;
   rig.context.tape = &tape;
@@ -97,8 +98,8 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
         "linear.backward_input", "activation.backward", "layer_norm.backward", "gradient_sum",
         "embedding.backward", "positions.backward"})
     EXPECT_THAT(names, Contains(name));
-  // From outside came the values and gradients of eight parameters and the ids. All else was
-  // produced by an operation that the recorder saw.
+  // The values and gradients of eight parameters and the ids came from outside. The recorder saw
+  // the operations that produced all else.
   std::int64_t outside = 0, produced = 0;
   for (const StorageLifetime& lifetime : recorder.lifetimes()) {
     EXPECT_LE(lifetime.first, lifetime.last);
@@ -108,7 +109,7 @@ TEST(RecordingDispatcher, KnowsEveryActivation) {
   EXPECT_GT(produced, 20);
 }
 
-// What attention dropped goes from forward to backward, where the kernels know how to note it.
+// Attention keeps its dropout mask from forward to backward if the kernels can store it.
 TEST(RecordingDispatcher, AttentionSavesWhatItDropped) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
@@ -150,13 +151,13 @@ TEST(RecordingDispatcher, LifetimesAreFirstAndLastUses) {
     recorder.run({name, inputs, outputs}, [&] { ++ran; });
   };
   run("one", {in, Tensor()}, {a});
-  run("two", {a, a}, {whole.narrowed(0, 0, 8), Tensor()});  // a view counts for its storage
+  run("two", {a, a}, {whole.narrowed(0, 0, 8), Tensor()});  // a view counts as a use of its storage
   run("three", {whole.narrowed(0, 8, 8), in}, {whole});
   {
     const Tensor brief = make(2);
     run("four", {}, {brief});
   }
-  const Tensor next = make(2);  // may lie where `brief` lay: another life
+  const Tensor next = make(2);  // may reuse the address of `brief`: a new lifetime
   run("five", {next}, {});
   EXPECT_EQ(ran, 5);
   const auto& lifetimes = recorder.lifetimes();
@@ -213,8 +214,8 @@ void expect_sound(const std::vector<StorageLifetime>& lifetimes, const MemoryPla
   EXPECT_GE(plan.arena_bytes, plan.live_bytes);
 }
 
-// Two storages at one address, one after the other: what was said of the first does not hold for
-// the second.
+// Two storages have the same address one after the other. The records of the first must not
+// apply to the second.
 TEST(RecordingDispatcher, TellsStoragesApartThatSharedAnAddress) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
@@ -255,15 +256,15 @@ TEST(MemoryPlan, NeverOverlapsWhatLivesTogether) {
 }
 
 TEST(MemoryPlan, ReusesMemory) {
-  // A chain: each storage lives while the next is made. Two slots serve all of it.
+  // In this chain each storage lives until the next is made, so two slots suffice.
   std::vector<StorageLifetime> chain;
   for (int i = 0; i < 10; ++i) chain.push_back({1024, i, i + 1, true});
   EXPECT_EQ(plan_memory(chain).arena_bytes, 2048);
   EXPECT_EQ(plan_memory(chain).live_bytes, 2048);
-  // A gap between two long-lived ones takes what fits.
+  // A gap between two long-lived storages is used if a storage fits.
   EXPECT_EQ(plan_memory({{512, 0, 9, true}, {256, 0, 3, true}, {256, 5, 9, true}}).arena_bytes,
             768);
-  // The chain's second half runs beside the first: nothing says what is used when.
+  // The chain's second half runs in another lane, so the order between the halves is unknown.
   for (std::size_t i = 5; i < chain.size(); ++i) chain[i].lane = 1;
   EXPECT_EQ(plan_memory(chain).arena_bytes, 4096);
   EXPECT_EQ(plan_memory({}).arena_bytes, 0);

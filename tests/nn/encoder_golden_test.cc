@@ -1,5 +1,5 @@
-// BERT, RoBERTa, DistilBERT and ALBERT against transformers (tools/golden/make_encoders.py), and as
-// directories.
+// BERT, RoBERTa, DistilBERT and ALBERT compared with transformers (tools/golden/make_encoders.py),
+// and saved as directories.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -44,7 +44,7 @@ std::string directory_of(const std::string& family) {
   return testing::golden_path("encoders/" + family);
 }
 
-// A model with the golden weights, and its batch.
+// A model with the golden weights and the golden batch.
 struct Golden {
   Golden(const std::string& family, EncoderTask task, DType dtype = DType::f32,
          FixtureMemory where = FixtureMemory::shared)
@@ -72,7 +72,7 @@ struct Golden {
     input.targets = room.ids({starts.count(), 2}, both);
   }
   Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
-  // Of a decoder that is not tied, transformers computes with the bias's other name.
+  // For an untied decoder, transformers computes with the other name of the bias.
   Tensor expected_gradient(const Parameter& parameter) const {
     const std::string name = "grad." + parameter.name();
     return file->tensor(file->contains(name) ? name : "grad.cls.predictions.decoder.bias");
@@ -90,7 +90,7 @@ struct Golden {
     EXPECT_LT(input.target_rows.count(), input.targets.count());
     EXPECT_GT(input.target_rows.count(), valid()) << "some are none";
   }
-  // Loss and gradients of the mean.
+  // Computes the mean loss and its gradients.
   double step() {
     for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
     input.loss.loss_scale = 1.0f / static_cast<float>(valid());
@@ -117,7 +117,7 @@ struct Golden {
 
 class EncoderGolden : public ::testing::TestWithParam<Case> {};
 
-// |actual - expected| / |expected| of all gradients together.
+// |actual - expected| / |expected| over all gradients together.
 double apart(const std::vector<Parameter*>& parameters, const std::vector<Tensor>& expected) {
   double difference = 0, whole = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -132,7 +132,7 @@ double apart(const std::vector<Parameter*>& parameters, const std::vector<Tensor
   return std::sqrt(difference / whole);
 }
 
-// In f32 against float64.
+// Compares f32 with float64.
 TEST_P(EncoderGolden, LossLogitsAndGradients) {
   Golden golden(GetParam().family, GetParam().task, DType::f32, FixtureMemory::device);
   EXPECT_THAT(golden.report.missing, ::testing::IsEmpty());
@@ -147,12 +147,12 @@ TEST_P(EncoderGolden, LossLogitsAndGradients) {
   }
   for (const bool checkpointing : {false, true}) {
     golden.model.set_gradient_checkpointing(checkpointing);
-    // The second time the head of a masked language model is told which rows have targets.
+    // The second time, the head of a masked language model is given the rows that have targets.
     if (checkpointing && golden.model.reads_target_rows()) golden.give_target_rows();
     EXPECT_TRUE(close_relative("loss", golden.step(),
                                *golden.file->tensor("loss").const_data<float>(), 2e-6));
     // Some gradients are small differences of large terms (a key's bias has exactly zero), so each
-    // has a floor; all together are near.
+    // has a floor. All gradients together must be close.
     const double floor = 1e-3 * testing::global_norm_of(views);
     for (std::size_t i = 0; i < views.size(); ++i)
       EXPECT_TRUE(
@@ -164,7 +164,7 @@ TEST_P(EncoderGolden, LossLogitsAndGradients) {
 
 TEST_P(EncoderGolden, InBf16) {
   Golden golden(GetParam().family, GetParam().task, DType::bf16, FixtureMemory::device);
-  // From where each operation takes them to the kernels' device by itself.
+  // Inputs are in host memory; each operation copies its own to the device.
   for (Tensor* tensor : golden.input.tensors()) *tensor = testing::on_host(*tensor);
   EXPECT_TRUE(close_relative("loss", golden.step(),
                              *golden.file->tensor("loss").const_data<float>(), 2e-2));
@@ -188,8 +188,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EncoderGolden, ::testing::ValuesIn(all_cases()),
 
 class EncoderDirectories : public ::testing::TestWithParam<const char*> {};
 
-// A masked-LM directory that we write has transformers' names; opened for each head, what is
-// missing and unexpected is what transformers says.
+// A saved masked-LM directory has transformers' names. If it is opened for another head, the
+// reported missing and unexpected weights are those that transformers reports.
 TEST_P(EncoderDirectories, IsWrittenAndReportedAsTransformersDoes) {
   Golden golden(GetParam(), EncoderTask::masked_lm);
   const testing::TemporaryDirectory made;
@@ -216,7 +216,7 @@ TEST_P(EncoderDirectories, IsWrittenAndReportedAsTransformersDoes) {
 INSTANTIATE_TEST_SUITE_P(Families, EncoderDirectories,
                          ::testing::Values("bert", "roberta", "distilbert", "albert"));
 
-// Without a head at all, transformers says that the bias is new under both of its names.
+// Without any head, transformers reports the bias as new under both of its names.
 TEST_P(EncoderDirectories, ANewHeadIsReportedAsTransformersDoes) {
   Golden golden(GetParam(), EncoderTask::masked_lm);
   const std::string base = encoder_family(golden.model.config().model_type).base + ".";
@@ -234,7 +234,7 @@ TEST_P(EncoderDirectories, ANewHeadIsReportedAsTransformersDoes) {
   EXPECT_EQ(report.missing, reports["from_base"]["missing"].get<std::vector<std::string>>());
 }
 
-// Both biases are there, and the one that counts is read.
+// Both biases exist, and the one that is used is read.
 TEST(EncoderDirectory, AnUntiedDecoderHasItsOwnBias) {
   Golden golden("bert_untied", EncoderTask::masked_lm);
   EXPECT_EQ(describe(golden.report), "");
@@ -248,7 +248,7 @@ TEST(EncoderDirectory, AnUntiedDecoderHasItsOwnBias) {
         close_in_norm(name, files.tensor(name), theirs.tensor("cls.predictions.decoder.bias"), 0));
 }
 
-// The names of a BertModel without a head, and those of its first release.
+// The names of a BertModel without a head, and those of BERT's first release.
 TEST(EncoderDirectory, OlderNamesAreKnown) {
   Golden golden("bert", EncoderTask::sequence_classification);
   const ShardedSafetensors files = ShardedSafetensors::open(golden.directory);
@@ -301,14 +301,15 @@ TEST(EncoderConfig, WhatCannotBeIsOneClearLine) {
   EXPECT_THAT(refusal("bert", kLm, sets("hidden_size", 13)), HasSubstr("not a multiple"));
   EXPECT_THAT(refusal("bert", kLm, sets("position_embedding_type", "relative_key")),
               HasSubstr("relative_key"));
-  // A BERT's weights under a RoBERTa's configuration, and another depth.
+  // A BERT's weights with a RoBERTa's configuration, and with another depth.
   EXPECT_THAT(refusal("bert", kLm, sets("model_type", "roberta")),
               HasSubstr("embeddings.position_embeddings"));
   EXPECT_THAT(refusal("bert", kLm, sets("num_hidden_layers", 3)),
               HasSubstr("lacks bert.encoder.layer.2.attention.self.query.weight"));
 }
 
-// Golden files have no dropout: which field each head goes by, as transformers reads them.
+// Golden files have no dropout. This test checks which field each head uses, as
+// transformers reads them.
 TEST(EncoderConfig, HeadsDropOutAsTheirFieldsSay) {
   const auto read = [](const nlohmann::json& json) {
     return EncoderConfig::from_json(json, "config.json");

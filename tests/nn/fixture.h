@@ -1,4 +1,4 @@
-// What every test of this library needs: kernels, memory, a Context.
+// The common fixture of this library's tests: kernels, memory and a Context.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 
 namespace shoal::nn {
 
-// shared: what both the test and the kernels reach; device: where tensors are in earnest, which a
-// test reads by way of testing::on_host(); job: the same, but ids and input() in host memory, as a
-// loader gives them.
+// shared: memory that both the test and the kernels can access. device: the memory that real runs
+// use, which a test reads through testing::on_host(). job: the same, but ids and input() are in
+// host memory, where a loader puts them.
 enum class FixtureMemory { shared, device, job };
 
 struct Fixture {
-  // threads: of the CPU's kernels.
+  // threads: the number of threads of the CPU kernels.
   explicit Fixture(bool reference = false, int threads = 2,
                    FixtureMemory where = FixtureMemory::shared)
       : kernels(reference ? kernels::make_reference_kernels()
@@ -36,7 +36,7 @@ struct Fixture {
   Tensor tensor(const Shape& shape, const std::vector<float>& values, DType dtype = DType::f32) {
     return cast(context.upload(values.data(), shape, DType::f32, MemoryTag::activations), dtype);
   }
-  // For the test to fill in.
+  // The test fills it in.
   Tensor input(const Shape& shape, DType dtype) {
     return inputs ? Tensor::empty(shape, dtype, *inputs, MemoryTag::data)
                   : context.empty(shape, dtype);
@@ -59,7 +59,7 @@ struct Fixture {
     testing::synchronise();  // the test may read it
     return out;
   }
-  // A copy that the device reads: a file's tensors are mapped, not pinned.
+  // Returns a copy that the device can read, because a file's tensors are mapped and not pinned.
   Tensor reachable(const Tensor& tensor) {
     if (tensor.device() == kernels->device()) return tensor;
     return context.upload(tensor.const_view().data, tensor.shape(), tensor.dtype(),
@@ -83,7 +83,7 @@ struct Fixture {
   Context context;
 };
 
-// As testing::close_in_norm, wherever the tensors are.
+// testing::close_in_norm for tensors in any memory.
 inline ::testing::AssertionResult close_in_norm(std::string_view name, const Tensor& actual,
                                                 const Tensor& expected, double tolerance,
                                                 double floor = 0) {

@@ -1,4 +1,5 @@
-// What operations mean, against plain double-precision versions; where their random numbers lie.
+// Operations compared with plain double-precision versions, and the coordinates of
+// their random numbers.
 #include <algorithm>
 #include <cmath>
 
@@ -29,7 +30,7 @@ class Functional : public ::testing::Test {
     std::fill_n(tensor.data<float>(), tensor.count(), 1.0f);
     return tensor;
   }
-  // One forward over a batch whose first sample is `first`, the next ones `stride` apart.
+  // One forward over a batch. The first sample is `first`, and the indices increase by `stride`.
   Tensor dropped(const Tensor& x, const DropoutSite& site, std::uint32_t first = 0,
                  std::uint32_t stride = 1) {
     context.begin_forward();
@@ -39,8 +40,8 @@ class Functional : public ::testing::Test {
   }
 };
 
-// Gradients of x, two weights and two biases of proj(gelu(fc(x))) with `between` applied to the
-// hidden layer; and the operations that ran.
+// Gradients of x, two weights and two biases of proj(gelu(fc(x))), with `between` applied to the
+// hidden layer, and the operations that ran.
 struct MlpGradients {
   std::vector<Tensor> gradients;
   std::vector<std::string> operations;
@@ -80,7 +81,7 @@ MlpGradients mlp_gradients(DType dtype, kernels::Activation activation, bool tra
   return out;
 }
 
-// The product of proj's backward applies gelu' where it alone reads the hidden layer.
+// proj's backward product applies gelu' if it is the only reader of the hidden layer.
 TEST_F(Functional, AnActivationGoesBackWithTheProductThatReadsIt) {
   const auto nothing = [](Context&, const Value& x) { return x; };
   const auto visit = [](Context& ctx, const Value& x) { return visited(ctx, x, [] {}); };
@@ -99,7 +100,7 @@ TEST_F(Functional, AnActivationGoesBackWithTheProductThatReadsIt) {
       }
   EXPECT_TRUE(mlp_gradients(DType::f32, kernels::Activation::gelu_tanh, false, twice)
                   .ran("activation.backward"));
-  // A second reader whose gradient arrives too.
+  // A second reader, whose gradient also arrives.
   Rig own;
   const auto weight = own.parameter("w", {8, 8}, 1), other = own.parameter("v", {8, 8}, 2);
   const auto input_gradient = [&](bool in_between) {
@@ -116,8 +117,8 @@ TEST_F(Functional, AnActivationGoesBackWithTheProductThatReadsIt) {
   EXPECT_TRUE(same_bits(input_gradient(false), input_gradient(true)));
 }
 
-// Three products of one input, as queries, keys and values have: each adds its part of the input's
-// gradient as it stores it. In 16 bits that rounds as often as parts are stored, never more.
+// Three products of one input, like queries, keys and values: each adds its part to the input's
+// gradient as it stores it. In 16 bits this rounds once for each stored part, and never more.
 TEST_F(Functional, ProductsOfOneInputAddUpItsGradient) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(to_string(dtype));
@@ -125,7 +126,7 @@ TEST_F(Functional, ProductsOfOneInputAddUpItsGradient) {
     std::vector<std::shared_ptr<Parameter>> weights;
     for (std::uint32_t i = 0; i < 3; ++i)
       weights.push_back(rig.parameter("w", {32, 24}, 2 + i, dtype));
-    // d(input), of products of this one or of its copies apart.
+    // d(input) for products of one input, and for products of separate copies.
     std::vector<float> together, apart;
     std::int64_t largest = 0;
     {
@@ -172,7 +173,7 @@ TEST_F(Functional, DropoutKeepsTheRateAndTheMean) {
       }
       sum += value;
     }
-    // Five standard deviations.
+    // The tolerance is five standard deviations.
     const double count = static_cast<double>(x.count()), p = static_cast<double>(probability);
     EXPECT_NEAR(kept / count, 1 - p, 5 * std::sqrt(p * (1 - p) / count));
     EXPECT_NEAR(sum / count, 1, 5 * std::sqrt(p / (1 - p) / count));
@@ -212,7 +213,7 @@ TEST_F(Functional, DropoutIsOffInEvaluationAndAtZero) {
   EXPECT_TRUE(context.ordinals.empty()) << "an inactive site takes no ordinal";
 }
 
-// Four samples in one batch, in two consecutive halves, and dealt to two ranks in turn.
+// Four samples in one batch, in two consecutive halves, and distributed to two ranks in turn.
 TEST_F(Functional, DropoutDoesNotKnowTheBatching) {
   const Tensor x = ones({4, 7, 9});
   const DropoutSite site{.probability = 0.5f, .path_hash = 5};
@@ -232,7 +233,7 @@ TEST_F(Functional, DropoutDoesNotKnowTheBatching) {
   }
 }
 
-// A rank that holds some positions, or some channels, drops what the whole would.
+// A rank that holds some positions or channels drops the same elements as the whole.
 TEST_F(Functional, DropoutDoesNotKnowTheSplitOfAnActivation) {
   const Tensor x = ones({2, 8, 12});
   const DropoutSite site{.probability = 0.5f, .path_hash = 5};
@@ -275,7 +276,7 @@ TEST_F(Functional, FusedDropoutIsThePlainOne) {
 
 // --- attention --------------------------------------------------------------------------------
 
-// Plain attention over qkv [B, T, 3·H·D] in double, dropout from random.h's definition.
+// Plain attention over qkv [B, T, 3·H·D] in double. Its dropout follows the definition in random.h.
 std::vector<double> plain_attention(const Tensor& qkv, const AttentionOptions& options,
                                     const kernels::RandomSite* site) {
   const std::int64_t batch = qkv.shape()[0], length = qkv.shape()[1], channels = qkv.shape()[2] / 3,
@@ -354,7 +355,7 @@ TEST_F(Functional, AttentionIsThePlainOne) {
 }
 
 TEST_F(Functional, AttentionDropoutDoesNotKnowTheLayout) {
-  // Two samples of four heads: whole, by sample, and by pairs of heads.
+  // Two samples of four heads: together, by sample, and by pairs of heads.
   const Tensor qkv = rig.tensor({2, 9, 3 * 16}, 7);
   AttentionOptions options{.heads = 4};
   options.dropout = {.probability = 0.5f, .path_hash = 21};
@@ -471,7 +472,7 @@ TEST_F(Functional, TheLossAcceptsOnlyOneAsItsGradient) {
               AllOf(HasSubstr("started with 2"), HasSubstr("loss_scale")));
 }
 
-// --- what is refused ----------------------------------------------------------------------------
+// --- errors -------------------------------------------------------------------------------------
 
 TEST_F(Functional, ShapesThatDoNotFitAreNamed) {
   const auto weight = rig.parameter("h.0.c_fc.weight", {8, 4}, 1);
@@ -529,7 +530,7 @@ TEST_F(Functional, PositionsAreAddedInPlaceOnlyWhereNobodyElseLooks) {
   const Tensor in_place = add_positions(context, Value{std::move(own)}, *places, 1).tensor;
   EXPECT_EQ(in_place.const_view().data, address);
   EXPECT_TRUE(same_bits(in_place, sum));
-  // Every sample gets the same rows, from the first position on.
+  // Every sample gets the same rows, starting at the first position.
   for (std::int64_t i = 0; i < sum.count(); ++i)
     EXPECT_EQ(sum.const_data<float>()[i],
               held.const_data<float>()[i] + places->value.const_data<float>()[8 + i % (3 * 8)]);

@@ -1,5 +1,5 @@
-// The catalogue finds the chains that a fused operation would replace, and the models' blocks leave
-// none of them.
+// The catalogue finds chains that a fused operation would replace, and the models' blocks
+// contain none of them.
 #include <functional>
 #include <vector>
 
@@ -41,7 +41,7 @@ struct Recorded {
     for (int i = 0; i < 4 * 16; ++i) all.push_back(i * 7 % 61);
     return context.upload(all.data(), {4, 16}, DType::i32);
   }
-  // A whole step's forward and backward of a model.
+  // Forward and backward of a whole step.
   template <typename Model>
   void step(Model& model, const std::function<LossOutput(Model&)>& forward) {
     model.materialize(context, DType::f32);
@@ -68,7 +68,7 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
     Gpt2 model(config);
     const Tensor ids = gpt2.ids();
     gpt2.step<Gpt2>(model, [&](Gpt2& m) { return m.forward(gpt2.context, ids, ids, loss); });
-    // Of the embeddings' dropout, once a step: their sum is no sub-layer's.
+    // This is the embeddings' dropout, once a step. Its sum does not belong to a sub-layer.
     EXPECT_EQ(gpt2.chains(),
               "1 x layer_norm.backward with its branch: layer_norm.backward, dropout.backward "
               "(8192 bytes a step)");
@@ -113,7 +113,7 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
   }
 }
 
-// What is left apart on purpose is found, with the bytes that pass between.
+// Deliberately unfused operations are found, with the bytes that pass between them.
 TEST(FusionCatalogue, FindsWhatIsLeftApart) {
   Recorded rig;
   const auto parameter = [&](const char* name, Shape shape) {
@@ -139,7 +139,7 @@ TEST(FusionCatalogue, FindsWhatIsLeftApart) {
   EXPECT_EQ(rig.chains(), "1 x residual_layer_norm: dropout_add, layer_norm (128 bytes a step)");
 }
 
-// A sum whose other part comes after the product is none that the product could have added to.
+// If the other summand comes after the product, the product could not have been added to it.
 TEST(FusionCatalogue, KnowsWhatCouldNotBeOne) {
   Recorded rig;
   const auto tensor = [&] {
@@ -158,11 +158,11 @@ TEST(FusionCatalogue, KnowsWhatCouldNotBeOne) {
   run("linear.backward_input", dy, {}, dx);
   run("gradient_sum", before, dx, sum);
   EXPECT_EQ(find_chains(rig.record).size(), 1U);
-  run("transpose_samples", dx, {}, late);  // who needs the product by itself
+  run("transpose_samples", dx, {}, late);  // another operation needs the product itself
   EXPECT_EQ(rig.chains(), "");
 }
 
-// A captured step's log says what the catalogue has left of its kind, seen in the kind's first
+// The log of a captured kind of step lists the chains that remain, as seen in the kind's first
 // step.
 TEST(FusionCatalogue, IsLookedThroughForEachKindOfCapturedSteps) {
   test::CaptureMemory memory;

@@ -1,6 +1,6 @@
-// A model with golden weights against what transformers computed with them. `Golden` has the model,
-// its fixture, the golden file (loss, "grad." and each parameter's name), and step(): loss and
-// gradients of the mean.
+// Compares a model with golden weights with transformers' results. `Golden` provides the model, its
+// fixture, the golden file (the loss, and "grad." with each parameter's name), and step(), which
+// computes the mean loss and its gradients.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,8 @@ double golden_loss(const Golden& golden) {
   return *golden.file->tensor("loss").template const_data<float>();
 }
 
-// Kept activations or computed again: the loss, and each gradient within 1e-4 of its norm.
+// With kept activations and with checkpointing: the loss, and each gradient within 1e-4 of its
+// norm.
 template <typename Golden>
 void expect_golden_step(Golden& golden) {
   std::vector<Tensor> expected;

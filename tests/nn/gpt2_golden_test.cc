@@ -71,12 +71,12 @@ TEST_P(Gpt2Golden, LossAndGradients) {
   const double loss = step(i32("input_ids"), i32("labels"));
   const double expected = *file_->tensor("loss").const_data<float>();
   EXPECT_TRUE(close_relative("loss", loss, expected, bf16() ? 2e-2 : 1e-5));
-  // The truth is the f32 file (computed in float64) for both dtypes. Measured on the bf16 cases,
-  // each gradient by its own norm: PyTorch's bf16 is up to 2.3 % from float64, on a LayerNorm's
-  // weight of 4.4 % of the global norm, and so needs a floor of 0.05. Shoal is up to 1.7 % from it
-  // where the machine multiplies bf16, and 2.2 % on that same LayerNorm where it computes through
-  // f32. The two are up to 2.2 % from each other, being off in different directions: that says
-  // nothing of either.
+  // For both dtypes the reference is the f32 file (computed in float64). Relative to its own norm,
+  // a bf16 gradient of PyTorch differs by up to 2.3 %. That is the gradient of a LayerNorm weight
+  // with 4.4 % of the global norm, hence the floor of 0.05. Shoal's gradients differ by up to 1.7 %
+  // if the machine multiplies in bf16, and by 2.2 % on that LayerNorm if it computes in f32. Shoal
+  // and PyTorch differ from each other by up to 2.2 %, in different directions, so neither is
+  // compared with the other.
   const auto f32 = SafetensorsFile::open(directory_ + "/case_f32.safetensors");
   EXPECT_TRUE(
       close_relative("loss", loss, *f32->tensor("loss").const_data<float>(), bf16() ? 2e-2 : 1e-5));
@@ -117,7 +117,7 @@ TEST_P(Gpt2Golden, DeferredWeightGradientsAreTheSameBits) {
 TEST_P(Gpt2Golden, TenStepsOfAdamW) {
   const nlohmann::json recipe = read_json_file(directory_ + "/case.json");
   const auto& how = recipe["optimizer"];
-  // As in training: f32 masters, whatever the dtype of the values.
+  // As in training, masters are f32 whatever the dtype of the values.
   model_.materialize(room_.context, DType::f32);
   model_.load(directory_, assign_values(room_.context));
   const auto parameters = model_.parameters();
@@ -146,8 +146,8 @@ TEST_P(Gpt2Golden, TenStepsOfAdamW) {
   }
   for (const NamedTensor& master : masters.masters()) {
     Tensor actual = master.tensor, expected = file_->tensor("final." + master.name);
-    // The keys' bias has a gradient of exactly zero, so Adam walks along its rounding: of
-    // c_attn.bias only the queries' and the values' thirds are compared.
+    // The keys' bias has a gradient of exactly zero, so Adam follows its rounding errors. Of
+    // c_attn.bias only the thirds of queries and values are compared.
     const bool qkv_bias = master.name.ends_with("c_attn.bias");
     const std::int64_t third = actual.count() / 3;
     for (const int part : qkv_bias ? std::vector<int>{0, 2} : std::vector<int>{-1}) {

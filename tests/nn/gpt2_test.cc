@@ -140,7 +140,7 @@ TEST(Gpt2, StartsAsGpt2Does) {
     EXPECT_NEAR(rms, want, 0.05 * want) << name;
     EXPECT_EQ(parameter->decays(), parameter->shape().rank() == 2) << name;
   }
-  // The same bits in bf16, rounded; other bits with another seed.
+  // In bf16 the bits are the same, rounded. Another seed gives other bits.
   Model half(config, DType::bf16);
   const auto* a = model.gpt2.parameters().front();
   const auto* b = half.gpt2.parameters().front();
@@ -174,7 +174,7 @@ TEST_P(Gpt2Paths, CheckpointingAndDeferralChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(DTypes, Gpt2Paths, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
-// A chain run in pieces, on tapes of their own, as pipeline stages do it.
+// A chain runs in pieces on separate tapes, as pipeline stages do it.
 TEST(Gpt2, RunsUnitByUnitWithTheSameBits) {
   Model model;
   ASSERT_EQ(model.gpt2.units(), 5);
@@ -215,7 +215,8 @@ TEST(Gpt2, RunsUnitByUnitWithTheSameBits) {
               HasSubstr("units [0, 5) of a chain of 5"));
 }
 
-// Units in the order in which an observer is told of them, and nested as they should be.
+// Logs the units in the order in which the observer is called, and checks that the calls are
+// nested.
 class Log final : public UnitObserver {
  public:
   void before_forward(int unit, int next) override { enter("F", unit, next); }
@@ -270,7 +271,7 @@ TEST(Gpt2, TellsAnObserverOfItsUnits) {
     for (std::size_t i = 0; i < plain.gradients.size(); ++i)
       EXPECT_EQ(observed.gradients[i], plain.gradients[i]);
     log.text.clear();
-    (void)forward_all();  // no tape
+    (void)forward_all();  // without a tape
     EXPECT_EQ(log.text, forward);
   }
 }
@@ -295,7 +296,7 @@ TEST(Gpt2, MicrobatchesDropTheSameElements) {
   const auto ids = tokens(4 * 11, 61, 1), targets = tokens(4 * 11, 61, 2);
   model.run(model.ids({4, 11}, ids), model.ids({4, 11}, targets));
   const Outcome whole = model.outcome();
-  for (std::uint32_t b = 0; b < 4; ++b) {  // one sample at a time, as it stands in the global batch
+  for (std::uint32_t b = 0; b < 4; ++b) {  // each sample at its position in the batch
     model.context.random.sample_first = b;
     const auto at = [&](const std::vector<std::int32_t>& all) {
       return model.ids({1, 11}, {all.begin() + 11 * b, all.begin() + 11 * (b + 1)});
@@ -313,7 +314,7 @@ TEST(Gpt2, MicrobatchesDropTheSameElements) {
     }
     EXPECT_LT(std::sqrt(difference / norm), 1e-4) << model.gpt2.parameters()[i]->name();
   }
-  // Another step draws other numbers.
+  // Another step draws other random numbers.
   ++model.state.step;
   model.run(model.ids({4, 11}, ids), model.ids({4, 11}, targets));
   EXPECT_NE(model.outcome().loss, whole.loss);
@@ -350,7 +351,7 @@ TEST_P(Interop, OpensWhatTransformersWrote) {
   const Tensor ids = room.cast(expected->tensor("input_ids"), DType::i32);
   EXPECT_TRUE(testing::close_in_norm("logits", model.logits(room.context, ids),
                                      expected->tensor("logits"), 1e-5));
-  // And what was saved from it is the same again, in shards too.
+  // A saved copy has the same tensors, also in shards.
   for (const std::int64_t shard : {std::int64_t{1} << 40, std::int64_t{2000}}) {
     const fs::path copy = fs::path(::testing::TempDir()) /
                           (std::string("gpt2_") + GetParam() + std::to_string(shard));
@@ -433,7 +434,7 @@ TEST(Gpt2Generate, IsDeterministicAndObeysItsOptions) {
   EXPECT_NE(first, generate(model.context, model.gpt2, prompt, options, 1));
   options.seed = 7;
   EXPECT_NE(first, generate(model.context, model.gpt2, prompt, options));
-  // Greedy equals the most likely token of whole forwards.
+  // Greedy generation picks the most likely token of full forwards.
   options.do_sample = false;
   auto text = prompt;
   for (const std::int32_t token : generate(model.context, model.gpt2, prompt, options)) {
@@ -483,7 +484,7 @@ TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
   EXPECT_EQ(pick_token(masked, 3, options, 0.9999), 1);
 }
 
-// A configuration of 100 bytes that says more than the weights hold: that model is not built.
+// A configuration of 100 bytes that states more than the weights contain must not be built.
 TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
   const testing::TemporaryDirectory directory;
   nlohmann::json layers = {{"n_layer", 9'999}, {"n_embd", 1}, {"n_head", 1}},
@@ -497,7 +498,7 @@ TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
                           {"vocab_size", 3}};
   for (nlohmann::json* config : {&layers, &words, &inner, &positions, &right}) {
     (*config)["model_type"] = "gpt2";
-    check_sizes(*config, "config.json", directory.path());  // without weights: as it is asked for
+    check_sizes(*config, "config.json", directory.path());  // without weights any size is allowed
   }
   const std::vector<float> values(4, 0.0F);
   write_safetensors(directory.path() + "/model.safetensors",

@@ -1,4 +1,5 @@
-// Gradients of an operation against finite differences, and of one kernel table against another.
+// Compares gradients of an operation with finite differences, and those of one kernel
+// table with another's.
 #pragma once
 
 #include "nn/rig.h"
@@ -7,30 +8,30 @@
 
 namespace shoal::nn {
 
-// One operation with everything it needs, on one rig and in one dtype.
+// One operation with all its inputs, on one rig and in one dtype.
 struct Prepared {
-  std::vector<Tensor> inputs;  // those whose gradient is wanted
+  std::vector<Tensor> inputs;  // inputs whose gradient is checked
   std::vector<std::shared_ptr<Parameter>> parameters;
-  // Forward, from Values of `inputs`.
+  // Forward from Values of `inputs`.
   std::function<std::vector<Value>(Context&, const std::vector<Value>&)> forward;
-  std::shared_ptr<void> keep;  // a module, masks, ids
+  std::shared_ptr<void> keep;  // owns a module, masks, ids
 };
 
 struct OperationCase {
   std::string name;
   std::function<Prepared(Rig&, DType)> prepare;
-  double difference_tolerance = 1e-3;  // against finite differences, of the gradient's norm
-  double table_tolerance = 2e-5;       // f32 on the CPU against the reference
-  double bf16_tolerance = 1.5e-2;      // bf16 against the same values in f32
+  double difference_tolerance = 1e-3;  // from finite differences, relative to the gradient's norm
+  double table_tolerance = 2e-5;       // CPU kernels in f32, from the reference
+  double bf16_tolerance = 1.5e-2;      // bf16, from the same values in f32
 };
 inline void PrintTo(const OperationCase& test, std::ostream* out) { *out << test.name; }
 
 struct Gradients {
   std::vector<Tensor> outputs, gradients;
-  std::vector<std::string> names;  // of gradients
+  std::vector<std::string> names;  // of the gradients
 };
 
-// sum over outputs of <weights, output>, recorded so that one walk covers several outputs.
+// sum over outputs of <weights, output>, recorded so that one walk covers all outputs.
 class WeightedSum final : public Function {
  public:
   explicit WeightedSum(std::vector<Tensor> weights) : weights_(std::move(weights)) {}
@@ -43,7 +44,7 @@ class WeightedSum final : public Function {
   std::vector<Tensor> weights_;
 };
 
-// The weight of each output: that of a loss is 1.
+// The weight of each output. A loss has weight 1.
 inline std::vector<Tensor> output_weights(Rig& rig, const std::vector<Value>& outputs) {
   std::vector<Tensor> weights;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -81,7 +82,7 @@ inline Gradients gradients_of(Rig& rig, Prepared& prepared) {
   return result;
 }
 
-// What WeightedSum differentiates, in double, without a tape.
+// The function that WeightedSum differentiates, in double, without a tape.
 inline double objective(Rig& rig, Prepared& prepared) {
   rig.context.tape = nullptr;
   rig.context.begin_forward();

@@ -1,4 +1,5 @@
-// Readiness: a parameter's hook fires once, after its last use over all tapes, when it is armed.
+// Readiness hooks: a parameter's hook fires once, after its last use over all tapes, if it is
+// armed.
 #include <map>
 
 #include "nn/rig.h"
@@ -15,7 +16,7 @@ class Hooks : public ::testing::Test {
   Context& context = rig.context;
   std::shared_ptr<Parameter> weight = watched("w", {8, 8}, 1);
   std::map<std::string, int> fired;
-  std::map<std::string, Tensor> at_fire;  // the gradient as the hook saw it
+  std::map<std::string, Tensor> at_fire;  // the gradient when the hook ran
 
   std::shared_ptr<Parameter> watched(const std::string& name, const Shape& shape,
                                      std::uint32_t fill) {
@@ -37,7 +38,7 @@ TEST_F(Hooks, FireOnceAfterTheLastUseOfASharedLayer) {
   weight->arm();
   Tape tape;
   context.tape = &tape;
-  std::vector<int> before;  // how often the hook had fired when each layer below was reached
+  std::vector<int> before;  // how often the hook had fired when the walk reached each lower layer
   Value x = tape.leaf(input);
   for (int i = 0; i < 3; ++i) x = layer(visited(context, x, [&] { before.push_back(fired["w"]); }));
   EXPECT_EQ(weight->uses(), 3);
@@ -97,7 +98,7 @@ TEST_F(Hooks, ATapeDroppedUnwalkedEndsItsUses) {
   kept.backward(context, y, seed);
   EXPECT_EQ(fired["w"], 1);
 
-  // Walked with its weight gradients deferred, but never drained.
+  // This tape is walked with deferred weight gradients, but they never run.
   {
     Tape dropped;
     context.tape = &dropped;
@@ -109,7 +110,7 @@ TEST_F(Hooks, ATapeDroppedUnwalkedEndsItsUses) {
 }
 
 TEST_F(Hooks, ATapeDroppedWhileArmedFires) {
-  // The other tape has added its gradient: the dropped one was all that was waited for.
+  // The other tape has added its gradient. Only the dropped tape was outstanding.
   weight->arm();
   {
     Tape dropped;
@@ -194,7 +195,7 @@ TEST_F(Hooks, WaitForCheckpointedUses) {
     Value x = visited(context, tape.leaf(input), note);
     x = checkpoint(context, block, x);
     x = visited(context, x, note);
-    x = layer(x);  // weight is used outside too
+    x = layer(x);  // the weight is used outside the checkpoint too
     EXPECT_EQ(weight->uses(), 2) << "a use is noted although nothing was recorded";
     EXPECT_EQ(inner->uses(), 2);
     inner->arm();
@@ -252,7 +253,7 @@ TEST_F(Hooks, ThatThrowEndEachUseOnce) {
                 ::testing::HasSubstr("rank 3 is gone"));
   }
   EXPECT_EQ(weight->uses(), 0);
-  // And a destructor swallows it.
+  // A destructor swallows the hook's error.
   weight->arm();
   {
     Tape tape;

@@ -1,5 +1,5 @@
-// Each operation and layer: its gradients against finite differences, the CPU's kernels against
-// the reference, bf16 against f32.
+// Each operation and layer: its gradients compared with finite differences, the CPU kernels with
+// the reference, and bf16 with f32.
 #include "nn/gradient_check.h"
 #include <gmock/gmock.h>
 
@@ -68,7 +68,7 @@ TEST_P(Operations, Bf16IsCloseToF32) {
   Prepared f32 = GetParam().prepare(wide, DType::f32);
   const Gradients actual = gradients_of(narrow, bf16);
   expect_close(actual, gradients_of(wide, f32), GetParam().bf16_tolerance, 0.1);
-  // Parameters' gradients are f32 sums whatever the dtype.
+  // Parameters' gradients are f32 sums for every dtype.
   for (const auto& parameter : bf16.parameters) EXPECT_EQ(parameter->gradient.dtype(), DType::f32);
 }
 
@@ -86,7 +86,7 @@ TEST_P(Operations, RepeatToTheBit) {
   }
 }
 
-// --- what is tested -------------------------------------------------------------------------
+// --- the cases ------------------------------------------------------------------------------
 
 OperationCase linear_case(bool transposed, bool bias, Activation activation) {
   const char* const names[] = {"Plain", "Tanh", "Erf"};
@@ -136,7 +136,7 @@ OperationCase norm_case(const std::string& name, bool gamma_learns, bool beta_le
           }};
 }
 
-// which: 0 both outputs, 1 the sum alone, 2 the normed one alone
+// which: 0 both outputs, 1 only the sum, 2 only the normed one
 OperationCase residual_norm_case(const std::string& name, float probability, int which) {
   return {name, [=](Rig& rig, DType dtype) {
             const auto gamma = rig.parameter("gamma", {9}, 1, dtype),
@@ -182,7 +182,7 @@ OperationCase embedding_case() {
           }};
 }
 
-// Of x [2, 3, 5].
+// Ids for x [2, 3, 5].
 OperationCase with_ids(
     const char* name, const std::vector<std::int32_t>& values, const Shape& shape,
     const std::function<Values(Context&, const Values&, const Tensor&)>& operation) {
@@ -197,7 +197,7 @@ OperationCase with_ids(
           }};
 }
 
-// The second and the fourth have no target.
+// The second and the fourth position have no target.
 OperationCase squared_error_case() {
   return {"SquaredError", [](Rig& rig, DType dtype) {
             const Tensor targets = rig.tensor({5}, 4);
@@ -259,7 +259,7 @@ OperationCase loss_case(const std::string& name, const LossOptions& options) {
           }};
 }
 
-// A layer: its parameters are filled anew, so that biases are not zero nor norms one.
+// A layer whose parameters are set to new values, so that biases are not zero and norms not one.
 template <typename Layer>
 Prepared of_layer(Rig& rig, DType dtype, const std::shared_ptr<Layer>& layer,
                   std::vector<Tensor> inputs,
@@ -338,7 +338,7 @@ std::vector<OperationCase> layer_cases() {
   };
 }
 
-// Llama's: with them RMSNorm, SwiGLU, rotary positions, and heads that share a key head.
+// Llama's layers, which include RMSNorm, SwiGLU, rotary positions, and heads that share a key head.
 std::vector<OperationCase> decoder_layer_cases() {
   return {
       {"RmsNormLayer",

@@ -1,4 +1,5 @@
-// Llama against transformers (tools/golden/make_llama.py), as directories, and in generation.
+// Llama compared with transformers (tools/golden/make_llama.py), saved as directories, and in
+// generation.
 #include <cmath>
 #include <functional>
 
@@ -22,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A model with the golden weights, and its batch.
+// A model with the golden weights and the golden batch.
 struct Golden {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
                   FixtureMemory where = FixtureMemory::shared)
@@ -45,7 +46,7 @@ struct Golden {
     }
     targets = room.ids(labels.shape(), shifted);
   }
-  // Loss and gradients of the mean.
+  // Computes the mean loss and its gradients.
   double step() {
     for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
     Tape tape;
@@ -59,7 +60,7 @@ struct Golden {
     return room.context.read(out.loss_sum) / static_cast<double>(valid);
   }
 
-  // From where each operation takes them to the kernels' device by itself.
+  // Puts the inputs into host memory, from where each operation copies them to the device.
   void take_inputs_to_the_host() {
     for (Tensor* tensor : {&ids, &key_mask, &targets}) *tensor = testing::on_host(*tensor);
   }
@@ -88,7 +89,7 @@ TEST_P(LlamaGolden, InBf16) {
   expect_golden_step_in_bf16(golden, 2e-2);
 }
 
-// What is written has transformers' names, and opens again; so do older names.
+// Saved directories have transformers' names and can be opened again, also with older names.
 TEST_P(LlamaGolden, DirectoriesAreWrittenAndRead) {
   Golden golden(GetParam());
   const testing::TemporaryDirectory made;
@@ -119,7 +120,7 @@ TEST_P(LlamaGolden, DirectoriesAreWrittenAndRead) {
   EXPECT_EQ(describe(again->load(older.path(), assign_values(golden.room.context))), "");
 }
 
-// Token by token, by way of the cache, as all at once.
+// Decoding token by token with the cache gives the same scores as whole sequences.
 TEST_P(LlamaGolden, DecodesAsItComputesWholeSequences) {
   Golden golden(GetParam());
   Context& context = golden.room.context;
@@ -174,7 +175,7 @@ TEST(LlamaConfigFile, WhatCannotBeIsOneClearLine) {
   EXPECT_THAT(with("head_dim", 5), HasSubstr("heads of 5 channels"));
 }
 
-// transformers 4 wrote rope_theta beside rope_scaling, 5 writes both into rope_parameters.
+// transformers 4 wrote rope_theta beside rope_scaling; version 5 writes both into rope_parameters.
 TEST(LlamaConfigFile, BothSpellingsOfRotaryPositionsAreRead) {
   const auto frequencies = [](const nlohmann::json& json) {
     return LlamaConfig::from_json(json, "config.json").rotary_frequencies();
@@ -190,7 +191,7 @@ TEST(LlamaConfigFile, BothSpellingsOfRotaryPositionsAreRead) {
   five["rope_parameters"]["factor"] = 4.0;
   EXPECT_NEAR(frequencies(four)[0], 0.25f, 1e-7);
   EXPECT_EQ(frequencies(four), frequencies(five));
-  // And what is written keeps them.
+  // A saved configuration keeps them.
   EXPECT_EQ(frequencies(LlamaConfig::from_json(five, "five").to_json("float32")),
             frequencies(five));
 }

@@ -1,4 +1,4 @@
-// The tree of modules: names, slots, shared parameters, initial values; generation's cache.
+// The tree of modules: names, slots, shared parameters, initial values; the generation cache.
 #include <cmath>
 #include <deque>
 
@@ -68,7 +68,7 @@ class Chain final : public Module {
   std::deque<Slot<NormLike>> norms;
 };
 
-// On f990d27 each parameter was looked for among all before it: minutes for these.
+// Commit f990d27 searched for each parameter among all earlier ones, which took minutes for these.
 TEST(ModuleTree, ParametersOfManyLayersAreFoundInLinearTime) {
   constexpr int kLayers = 100'000;
   const Chain chain(kLayers);
@@ -87,7 +87,7 @@ TEST(ModuleTree, PathHashesAreFnv1aOfThePath) {
   EXPECT_NE(tree.first->path_hash(), tree.second->path_hash());
 }
 
-// A rank's part of a tensor starts with the numbers that the whole has there.
+// A rank's part of a tensor starts with the values of the whole tensor at that place.
 TEST(ModuleTree, PartsAreDrawnAsTheWholeIs) {
   class Owner final : public Module {
    public:
@@ -112,7 +112,7 @@ TEST(ModuleTree, PartsAreDrawnAsTheWholeIs) {
         EXPECT_EQ(part.weight->value.const_data<float>()[(i * 3 + j) * 7 + k],
                   all[((i + 1) * 3 + j) * 14 + (k < 4 ? k + 3 : k + 7)])
             << i << ' ' << j << ' ' << k;
-  Owner rows({2, 3, 14}, 0.5f);  // consecutive: drawn at once
+  Owner rows({2, 3, 14}, 0.5f);  // consecutive, so drawn in one call
   rows.weight->set_part({5, 3, 14}, {{{2, 3, 14}, {0, 0, 0}, {3, 0, 0}}});
   rows.materialize(rig.context, DType::bf16);
   for (std::int64_t i = 0; i < 84; ++i)
@@ -151,7 +151,7 @@ TEST(ModuleTree, ReplacesWhatIsChosenByKind) {
               HasSubstr("a LayerNorm cannot take the place of the Mlp"));
 }
 
-// What tensor parallelism does: another layer of the same kind.
+// Replaces a layer by another of the same kind, as tensor parallelism does.
 class Doubling final : public LinearLike {
  public:
   explicit Doubling(std::unique_ptr<LinearLike> inner) : inner_(*this, "inner", std::move(inner)) {}
@@ -228,7 +228,7 @@ TEST(Materialize, GivesTheSameBitsWhateverElseThereIs) {
   Tree tree;
   tree.name_tree("transformer");
   tree.materialize(rig.context, DType::f32);
-  // The middle one alone, on another rig, after other draws.
+  // Only the middle module, on another rig, after other draws.
   Rig other;
   other.context.random.sample_first = 5;
   other.context.next_site(3);
@@ -240,14 +240,14 @@ TEST(Materialize, GivesTheSameBitsWhateverElseThereIs) {
     EXPECT_TRUE(same_bits(actual[i]->value, expected[i]->value)) << actual[i]->name();
   EXPECT_FALSE(same_bits(tree.first->parameters()[0]->value, expected[0]->value))
       << "another name, other values";
-  // A 16-bit value is the f32 one, rounded.
+  // A 16-bit value is the rounded f32 value.
   alone.materialize(other.context, DType::bf16);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::vector<float> narrow = floats(actual[i]->value), wide = floats(expected[i]->value);
     for (std::size_t k = 0; k < wide.size(); ++k)
       ASSERT_EQ(narrow[k], static_cast<float>(bfloat16(wide[k])));
   }
-  // Another seed, other values.
+  // Another seed gives other values.
   other.context.random.seed = 43;
   alone.materialize(other.context, DType::f32);
   EXPECT_FALSE(same_bits(actual[0]->value, expected[0]->value));

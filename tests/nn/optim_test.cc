@@ -133,7 +133,7 @@ TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
   Optimizer optimizer(*kernels, *memory, segments, nn::sgd());
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
-  // Norm of six twos, scaled by a half: sqrt(6). Clipped to 1, the update is 1 / sqrt(6).
+  // The norm of six twos, scaled by a half, is sqrt(6). Clipped to 1, the update is 1 / sqrt(6).
   const StepOptions options{.learning_rate = 1, .gradient_scale = 0.5, .max_gradient_norm = 1};
   StepOutcome outcome = optimizer.step(state, options);
   EXPECT_NEAR(outcome.gradient_norm, std::sqrt(6.0), 1e-12);
@@ -164,8 +164,8 @@ TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
   EXPECT_DOUBLE_EQ(outcome.gradient_norm, 5);
 }
 
-// One parameter in three parts, whose sums are added, moves as the whole one does; each part by
-// itself does not.
+// A parameter in three parts changes like the whole one if the sums of the parts are added up.
+// Without this sum the parts change differently.
 TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
   class Parts final : public UpdateGroup {
     bool has_parts() const override { return true; }
@@ -226,7 +226,7 @@ TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   Optimizer optimizer(*kernels, *memory, masters.segments(), nn::sgd());
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
-  // bf16 has steps of 2^-8 below 1: sixteen updates of 2^-12 only show together.
+  // bf16 has steps of 2^-8 below 1, so sixteen updates of 2^-12 become visible only together.
   for (int step = 0; step < 16; ++step) optimizer.step(state, {.learning_rate = 0x1p-12});
   EXPECT_EQ(masters.masters()[0].tensor.const_data<float>()[0], 1 - 0x1p-8f);
   EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[0]), 1 - 0x1p-8f);
@@ -236,13 +236,13 @@ TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
   EXPECT_EQ(static_cast<float>(parameter.value.const_data<bfloat16>()[1]), 7);
 }
 
-// Without masters, rounded stochastically: what an update adds is a 160th of the distance between
-// neighbours, and is there after 400 of them all the same (five standard errors: 0.003).
+// Without masters, rounded stochastically: each update adds a 160th of the distance between
+// neighbours. After 400 updates the sum is there nevertheless (five standard errors: 0.003).
 TEST_F(Optimizers, StochasticRoundingKeepsItInTheMean) {
   constexpr std::int64_t kCount = 2000;
   const testing::Reachable<kernels::StepState> reachable_state;
   const auto trained = [&](bool lamb) {
-    CountingMemory counted(*memory);  // before the parameter, whose value in bf16 lies there
+    CountingMemory counted(*memory);  // before the parameter, whose bf16 value it counts
     Parameter parameter("w", {kCount}, {});
     parameter.value = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::parameters);
     parameter.gradient = Tensor::zeros({kCount}, DType::f32, *memory, MemoryTag::gradients);
@@ -319,7 +319,7 @@ TEST(LossScaler, GrowsAfterTheWindowAndShrinksOnOverflow) {
   EXPECT_EQ(scaler.scale(), 1024);
   for (int step = 0; step < 4; ++step) scaler.update(true);
   EXPECT_EQ(scaler.scale(), 256);
-  // Overflowing for a whole window at the smallest scale is divergence.
+  // An overflow in every step of a window at the smallest scale counts as divergence.
   EXPECT_THROW(for (int step = 0; step < 3; ++step) scaler.update(true), Error);
 }
 

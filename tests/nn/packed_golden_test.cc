@@ -1,5 +1,5 @@
-// Several texts in a row that do not see each other, against transformers with a block-diagonal
-// mask and positions that begin anew (tools/golden/make_packed.py).
+// Several texts in a row that do not attend to each other, compared with transformers with a
+// block-diagonal mask and positions that restart (tools/golden/make_packed.py).
 #include <cmath>
 #include <memory>
 #include <string>
@@ -19,11 +19,11 @@ namespace shoal::nn {
 namespace {
 
 struct Case {
-  const char* name;   // of golden/packed
-  const char* model;  // of golden
+  const char* name;   // in golden/packed
+  const char* model;  // in golden
 };
 
-// A model with the golden weights, and its rows.
+// A model with the golden weights and the packed rows.
 struct Golden {
   Golden(const Case& of, DType dtype)
       : room(false, 2, FixtureMemory::device),
@@ -55,7 +55,7 @@ struct Golden {
     input.positions = room.ids(labels.shape(), positions);
     input.loss.loss_scale = 1.0F / static_cast<float>(valid);
   }
-  // Loss and gradients of the mean.
+  // Computes the mean loss and its gradients.
   double step() {
     for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
     Tape tape;
@@ -101,8 +101,8 @@ TEST_P(PackedGolden, InBf16) {
   expect_golden_step_in_bf16(golden, 2e-2);
 }
 
-// What the comparison is worth: texts that see each other, or count their positions on, lose
-// something else.
+// The golden loss is meaningful: texts that attend to each other, or that continue the
+// positions, give another loss.
 TEST_P(PackedGolden, TheGoldenLossIsOfPackedTexts) {
   Golden golden(GetParam(), DType::f32);
   golden.input.sequences = golden.input.positions = {};

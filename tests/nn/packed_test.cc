@@ -1,5 +1,5 @@
-// Several texts in a row that do not see each other: a decoder's losses, scores and gradients are
-// those of the texts alone, each in a row of its own.
+// Several texts in a row that do not attend to each other. A decoder's losses, scores and gradients
+// equal those of the same texts in separate rows.
 #include <cmath>
 #include <cstdlib>
 #include <exception>
@@ -22,7 +22,8 @@ namespace shoal::nn {
 namespace {
 
 constexpr std::int64_t kLength = 70, kVocabulary = 31;
-// One token, a tile of keys and one more or less, a whole row; the last row has padding behind.
+// The lengths are one token, a tile of keys, one more or less, and a whole row. The last
+// row ends with padding.
 const std::vector<std::vector<std::int64_t>> kRows = {{5, 33, 1, 31}, {kLength}, {32, 21}};
 constexpr std::int64_t kSequences = 5;
 
@@ -31,7 +32,7 @@ struct Text {
   std::int32_t id(std::int64_t t) const {
     return static_cast<std::int32_t>((7 * t + 11 * row + 5 * begin + t * t % 3) % kVocabulary);
   }
-  // Of the token before; some have none besides the last.
+  // The target at token t is the next token. Some positions have none besides the last.
   std::int32_t target(std::int64_t t) const {
     return t + 1 < length && t % 7 != 5 ? id(t + 1) : -100;
   }
@@ -78,8 +79,8 @@ std::unique_ptr<CausalLm> make_model(Family family, double dropout) {
 
 struct Step {
   double loss = 0;
-  std::vector<float> gradients;              // of all parameters
-  std::vector<std::vector<float>> logits{};  // of each text
+  std::vector<float> gradients;              // all parameters
+  std::vector<std::vector<float>> logits{};  // by text
 };
 
 struct Options {
@@ -88,11 +89,11 @@ struct Options {
   double dropout = 0;
   bool checkpoints = false;
   FixtureMemory memory = FixtureMemory::device;
-  bool sees_all = false;     // rows without sequences
+  bool sees_all = false;     // rows without text boundaries
   bool first_alone = false;  // only the first text has targets
 };
 
-// A model whose weights are the same every time.
+// A model that has the same weights every time.
 class Trained {
  public:
   explicit Trained(const Options& options)
@@ -102,7 +103,7 @@ class Trained {
     model_->materialize(room_.context, options.dtype);
     model_->set_gradient_checkpointing(options.checkpoints);
     allocate_gradients(room_.context, model_->parameters());
-    // Biases that are 0 would say nothing of where they are added.
+    // Biases of 0 would hide where they are added.
     for (Parameter* parameter : model_->parameters()) parameter->clear_gradient();
   }
 
@@ -227,7 +228,8 @@ TEST_P(Packed, TextsAreAsTheyAreAlone) {
   ASSERT_EQ(packed.logits.size(), alone.logits.size());
   for (std::size_t i = 0; i < alone.logits.size(); ++i)
     EXPECT_LT(apart(packed.logits[i], alone.logits[i]), tolerance()) << "text " << i;
-  // What the comparison is worth: texts that see each other score otherwise, all but the first.
+  // The comparison is meaningful: texts that attend to each other score differently, except the
+  // first.
   Options seeing = options();
   seeing.sees_all = true;
   const Step other = Trained(seeing).step_packed();
@@ -244,7 +246,8 @@ TEST_P(Packed, CheckpointedBlocksHaveTheSameBits) {
   EXPECT_EQ(plain.gradients, checkpointed.gradients);
 }
 
-// Dropout's coordinates are those of the row: the text that begins it drops what it drops alone.
+// Dropout's coordinates are those of the row. So only the first text drops the same elements as
+// in a row of its own.
 TEST_P(Packed, DropoutFollowsTheRow) {
   Options dropping = options();
   dropping.dropout = 0.3;
@@ -271,7 +274,7 @@ INSTANTIATE_TEST_SUITE_P(
              (std::get<2>(test.param) == FixtureMemory::job ? "_from_host" : "");
     });
 
-// Where there is a cuDNN: its attention of packed sequences gives our own's losses.
+// If cuDNN is available, its attention over packed sequences gives the losses of Shoal's own.
 TEST(PackedByCudnn, GivesTheSameLosses) {
   const testing::AttentionByCudnn there = testing::attention_by_cudnn();
   if (!there.why_not.empty()) GTEST_SKIP() << there.why_not;

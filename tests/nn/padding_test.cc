@@ -1,5 +1,5 @@
-// Samples of several lengths in a batch: the mask of bytes and the lengths say the same, whoever
-// computes attention.
+// Samples of several lengths in a batch: a byte mask and lengths give the same results in every
+// implementation of attention.
 #include <cmath>
 #include <cstdlib>
 #include <exception>
@@ -21,13 +21,13 @@ constexpr std::int64_t kTexts[kRows] = {33, kLength, 64};
 
 struct Step {
   double loss = 0;
-  std::vector<float> gradients;  // of all parameters
+  std::vector<float> gradients;  // all parameters
 };
 
 EncoderConfig config() {
   EncoderConfig config = EncoderConfig::of("bert");
   config.vocab_size = 31;
-  config.hidden_size = 64;  // heads of 32, of which cuDNN has been seen to make plans
+  config.hidden_size = 64;  // heads of 32, for which cuDNN has plans
   config.num_attention_heads = 2;
   config.num_hidden_layers = 2;
   config.intermediate_size = 48;
@@ -37,7 +37,7 @@ EncoderConfig config() {
   return config;
 }
 
-// Of a model whose weights are the same every time.
+// Runs a step of a model that has the same weights every time.
 Step step(DType dtype, bool lengths) {
   Fixture room(false, 2, FixtureMemory::device);
   Encoder model(config(), EncoderTask::masked_lm);
@@ -72,7 +72,7 @@ Step step(DType dtype, bool lengths) {
   return done;
 }
 
-// In a thread, whose kernels read the variable anew.
+// Runs in a new thread, whose kernels read the variable again.
 Step step_by(const char* attention, DType dtype, bool lengths) {
   Step done;
   ::setenv("SHOAL_CUDA_ATTENTION", attention, 1);
@@ -103,14 +103,15 @@ TEST(RightPadding, LengthsSayWhatTheMaskSays) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Step by_mask = step_by("auto", dtype, false), by_lengths = step_by("own", dtype, true);
     EXPECT_TRUE(std::isfinite(by_mask.loss) && by_mask.loss > 0);
-    // A GPU's kernels pass over tiles that a mask makes them look at, and round otherwise.
+    // With a mask, a GPU's kernels also process tiles that they skip with lengths, and
+    // so round differently.
     const double tolerance = !testing::on_cuda() ? 0 : dtype == DType::f32 ? 1e-5 : 2e-2;
     EXPECT_NEAR(by_lengths.loss / by_mask.loss, 1, tolerance) << to_string(dtype);
     EXPECT_LE(apart(by_lengths.gradients, by_mask.gradients), tolerance) << to_string(dtype);
   }
 }
 
-// Where there is a cuDNN: its attention gives the losses of our own.
+// If cuDNN is available, its attention gives the losses of Shoal's own.
 TEST(RightPadding, CudnnGivesTheSameLosses) {
   if (const auto cudnn = testing::attention_by_cudnn(); !cudnn.why_not.empty())
     GTEST_SKIP() << cudnn.why_not;

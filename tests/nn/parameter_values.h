@@ -5,7 +5,7 @@
 
 namespace shoal::nn {
 
-// Each parameter's value, as it is.
+// Returns each parameter's value unchanged.
 inline ParameterValue parameter_values() {
   return [](const Parameter& parameter) { return parameter.value.const_view(); };
 }

@@ -1,4 +1,5 @@
-// What the tests of nn/ share: a context over counted memory, filled tensors and small Functions.
+// Common helpers of the tests in nn/: a context over counted memory, filled tensors
+// and small Functions.
 #pragma once
 
 #include <cstring>
@@ -18,7 +19,7 @@
 
 namespace shoal::nn {
 
-// Multiples of 1/64 in [-1, 1]: exact in bf16 too, and so is a step of 1/32 from them.
+// Multiples of 1/64 in [-1, 1]. They and their sums with 1/32 are exact in bf16 too.
 inline Tensor filled(const Shape& shape, DType dtype, MemoryResource& memory, std::uint32_t seed,
                      MemoryTag tag = MemoryTag::data) {
   const Tensor tensor = Tensor::empty(shape, dtype, memory, tag);
@@ -60,11 +61,11 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
   return ::testing::AssertionFailure() << "differ in the sign of a zero or in a NaN";
 }
 
-// One rank's world. Only what forward and backward allocate counts as an activation: inputs made
-// here are data.
+// The kernels, memory and context of one rank. Only allocations of forward and backward count as
+// activations: inputs made here count as data.
 struct Rig {
   std::unique_ptr<MemoryResource> host = testing::make_test_memory();
-  std::unique_ptr<MemoryResource> apart;  // where all but the inputs lie; null: there too
+  std::unique_ptr<MemoryResource> apart;  // holds all but the inputs; null: `host` holds them too
   CountingMemory memory;
   std::unique_ptr<kernels::Kernels> table;
   DirectDispatcher direct;
@@ -80,7 +81,7 @@ struct Rig {
   Tensor tensor(const Shape& shape, std::uint32_t seed, DType dtype = DType::f32) {
     return filled(shape, dtype, memory, seed);
   }
-  // For the test to fill in.
+  // The test fills it in.
   Tensor input(const Shape& shape, DType dtype) {
     return Tensor::empty(shape, dtype, apart ? *host : static_cast<MemoryResource&>(memory),
                          MemoryTag::data);
@@ -90,7 +91,8 @@ struct Rig {
     std::copy(values.begin(), values.end(), tensor.data<std::int32_t>());
     return tensor;
   }
-  // With a value, and a gradient full of 77, so that an accumulation that should overwrite shows.
+  // A parameter with a value and a gradient full of 77, which shows if an accumulation adds where
+  // it should overwrite.
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape,
                                        std::uint32_t seed, DType dtype = DType::f32) {
     auto made = std::make_shared<Parameter>(name, shape, Initializer{});
@@ -121,7 +123,7 @@ struct Rig {
   std::int64_t peak_activations() const { return memory.usage(MemoryTag::activations).peak; }
 };
 
-// Runs `fn` and returns the Error's line; a test expects parts of it.
+// Runs `fn` and returns its Error's text, of which tests check parts.
 template <typename Fn>
 std::string error_of(Fn&& fn) {
   try {
@@ -132,7 +134,8 @@ std::string error_of(Fn&& fn) {
   return "no error";
 }
 
-// y = x; backward passes the gradient on and calls `visit`. Written against the public interface.
+// y = x. Backward passes the gradient on unchanged and calls `visit`. It uses only the public
+// interface.
 class VisitFunction final : public Function {
  public:
   explicit VisitFunction(std::function<void()> visit) : visit_(std::move(visit)) {}

@@ -1,4 +1,4 @@
-// A user's own model and loss.
+// A user's own model and own loss.
 #include "shoal/nn/layers/sequential.h"
 
 #include <limits>
@@ -16,7 +16,7 @@ float squared(float x, float target, float& slope) {
   return (x - target) * (x - target);
 }
 
-// Loss, its sum and d(loss)/dx of `loss` on a leaf.
+// Runs `loss` on a leaf: the loss, its sum and d(loss)/dx.
 template <typename Loss>
 std::tuple<float, float, std::vector<float>, std::int64_t> run(Rig& rig, const Tensor& x,
                                                                const Loss& loss) {
@@ -111,7 +111,7 @@ TEST(Sequential, RunsItsUnitsInOrder) {
     sum += error * error;
   }
   EXPECT_NEAR(floats(out.loss_sum)[0], sum, 1e-6);
-  // A head alone on doubled rows: score = 2 · row · weight + bias.
+  // Only the head, on doubled rows: score = 2 · row · weight + bias.
   const auto find = [&](const std::string& name) {
     for (const Parameter* parameter : model.parameters())
       if (parameter->name() == name) return floats(parameter->value);

@@ -1,5 +1,5 @@
-// The host's streams run at once: what is seen here is what a branch calls and when it lets go.
-// That streams wait for each other is seen on a device (tests/gpu/training_test.cc).
+// The host's streams run immediately, so these tests see the branch's calls and when it releases
+// tensors. tests/gpu/training_test.cc shows on a device that streams wait for each other.
 #include "shoal/nn/autograd/weight_branch.h"
 
 #include <memory>
@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 class WeightBranchTest : public ::testing::Test {
  protected:
-  // One work that holds `token` and notes its number.
+  // Queues work that holds `token` and records its number.
   void queue(WeightBranch& branch, int number) {
     branch.run(rig_.context, [this, number, token = token_] { ran_.push_back(number); });
   }
@@ -32,11 +32,11 @@ TEST_F(WeightBranchTest, HoldsWhatWorksOwnUntilTheyWereWaitedFor) {
   WeightBranch branch(rig_.context.stream.device, 3);
   for (int i = 0; i < 3; ++i) queue(branch, i);
   EXPECT_EQ(held(), 3);
-  queue(branch, 3);  // the oldest one is waited for
+  queue(branch, 3);  // the branch waits for the oldest work
   EXPECT_EQ(held(), 3);
   branch.join(rig_.context);
   EXPECT_EQ(held(), 0);
-  for (int i = 4; i < 6; ++i) queue(branch, i);  // round the ring
+  for (int i = 4; i < 6; ++i) queue(branch, i);  // around the ring
   EXPECT_EQ(held(), 2);
   branch.join(rig_.context);
   branch.join(rig_.context);

@@ -1,4 +1,4 @@
-// config.json as it is saved again: what was read stays, what has changed is written. Against
+// Saving a config.json: fields that were read stay, and changed ones are written. Compared with
 // transformers (tools/golden/make_saved_configs.py).
 #include "fixture.h"
 #include "parameter_values.h"
@@ -45,7 +45,7 @@ TEST_P(SavedConfig, KeepsWhatItRead) {
     if (saved.contains(name)) expected[name] = saved[name];
   EXPECT_EQ(saved, expected);
   EXPECT_EQ(saved.value(expected.contains("dtype") ? "dtype" : "torch_dtype", ""), "float32");
-  // transformers has every field that it read, too, and no other value for it.
+  // transformers keeps every field that it reads, with the same value.
   for (const auto& [name, value] : one.at("saved").items())
     if (expected.contains(name) && name != "transformers_version" && name != "dtype") {
       EXPECT_EQ(saved[name], value) << name;
@@ -71,7 +71,7 @@ TEST(WrittenConfig, HasWhatChangedSinceItWasRead) {
   EXPECT_EQ(saved["a_field_of_tomorrow"], cases()["gpt2"]["read"]["a_field_of_tomorrow"]);
   EXPECT_FALSE(saved.contains("layer_norm_epsilon")) << "a default that nothing changed";
 
-  // One object of transformers 5, of which a part would hide what the flat fields say.
+  // transformers 5 has one object for rope. A part of it would hide the flat fields.
   LlamaConfig llama = LlamaConfig::from_json(cases()["llama_5"]["read"], "config.json");
   llama.rope_theta = 700;
   saved = llama.to_json("float32");
@@ -112,7 +112,7 @@ TEST(WrittenConfig, AListOfIdsHoldsIds) {
   }
 }
 
-// Weights under other names than the model's, and buffers that are no weights.
+// Weights under names other than the model's, and buffers that are not weights.
 template <class Model>
 void expect_loads(Model& model, const std::string& from, const std::string& rename,
                   const std::string& to, const std::vector<std::string>& buffers, Context& context,
