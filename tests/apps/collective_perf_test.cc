@@ -1,4 +1,5 @@
-// shoal-collective-perf: the real binary, alone and on two ranks that torchrun's variables start.
+// shoal-collective-perf: the real program, by itself and on two ranks started through
+// torchrun's variables.
 #include <algorithm>
 #include <sstream>
 
@@ -20,7 +21,7 @@ ProgramResult perf(std::vector<std::string> words, const ProgramOptions& options
   return test::run_program(words, options);
 }
 
-// Rank 0's result; the others must end well.
+// Returns rank 0's result. The other ranks must exit with 0.
 ProgramResult perf_on_ranks(int ranks, const std::vector<std::string>& words) {
   const testing::TemporaryDirectory store;
   std::vector<std::vector<std::string>> environments;
@@ -55,7 +56,7 @@ TEST(CollectivePerf, OneRowASizeEachChecked) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{8, 256, 8192}));
 }
 
-// What ran, not what was asked for.
+// The row names what ran, not what was requested.
 TEST(CollectivePerf, SaysWhichAlgorithmAndTransportRan) {
   const auto row = [](const std::vector<std::string>& words) {
     return nlohmann::json::parse(perf_on_ranks(2, words).out);
@@ -74,7 +75,7 @@ TEST(CollectivePerf, SaysWhichAlgorithmAndTransportRan) {
   EXPECT_EQ(ring["in_place"]["algorithm"], "ring");
 }
 
-// The deadline is that of a wait, not of the run.
+// The deadline applies to each wait, not to the whole run.
 TEST(CollectivePerf, MayTakeLongerThanItsDeadline) {
   perf_on_ranks(2, {"all_reduce", "-b", "64m", "-e", "64m", "-n", "150", "--deadline", "2", "-c",
                     "0", "--place", "in"});
@@ -90,7 +91,7 @@ TEST(CollectivePerf, EveryOperationOfNcclTests) {
   }
 }
 
-// Nothing would be measured, and every result be called right.
+// Otherwise nothing would be measured, and every result would pass the check.
 TEST(CollectivePerf, RefusesAPlaceThatTheOperationDoesNotHave) {
   for (const char* operation : {"all_to_all", "send_recv"}) {
     const auto result = perf({operation, "--place", "in", "-b", "8", "-e", "8"});
@@ -106,7 +107,7 @@ TEST(CollectivePerf, StepsBeyondTheLargestSizeAreTheEnd) {
   EXPECT_EQ(std::ranges::count(result.out, '\n'), 1) << result.out;
 }
 
-// What is not done as asked is said by rank 0, once.
+// Rank 0 reports once what was not done as requested.
 TEST(CollectivePerf, OneRankSaysWhatIsNotDoneAsAsked) {
   const testing::TemporaryDirectory store;
   std::vector<std::vector<std::string>> environments;

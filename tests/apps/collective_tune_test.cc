@@ -1,4 +1,4 @@
-// shoal-collective-tune: what it decides from timings, and the real binary on two ranks.
+// shoal-collective-tune: its decisions from timings, and the real program on two ranks.
 #include <fstream>
 #include <sstream>
 
@@ -30,7 +30,7 @@ TEST(CollectiveTune, TakesOnlyWhatWinsSteadily) {
   EXPECT_EQ(won({timed(Algorithm::ring, {9.6, 9.6, 9.6, 9.6})}), std::nullopt);  // below 5 %
   EXPECT_EQ(won({timed(Algorithm::ring, {1, 1, 11, 11})}), std::nullopt);        // half the rounds
   EXPECT_EQ(won({timed(Algorithm::ring, {9, 9, 9, 9}), timed(Algorithm::tree, {8, 8, 8, 8})}), 2u);
-  // Within 1 % the earlier stays.
+  // Within 1 % the earlier choice stays.
   EXPECT_EQ(
       won({timed(Algorithm::ring, {9, 9, 9, 9}), timed(Algorithm::tree, {8.95, 8.95, 8.95, 8.95})}),
       1u);
@@ -55,7 +55,7 @@ TEST(CollectiveTune, NeighboursOfOneChoiceBecomeOneRule) {
                                  "all_reduce:64k-128k:host:[4]:{1}:inf:@ring"));
 }
 
-// Rank 0's result; the others must end well.
+// Returns rank 0's result. The other ranks must exit with 0.
 shoal::test::ProgramResult tune_on_ranks(const std::vector<std::string>& hosts,
                                          const std::vector<std::string>& words) {
   const testing::TemporaryDirectory store;
@@ -92,7 +92,7 @@ TEST(CollectiveTune, WritesATableThatIsReadBack) {
   EXPECT_THAT(table.str(), StartsWith("// shoal-collective-tune "));
   collectives::AlgorithmSelector selector;
   selector.add("@" + path, "test");
-  // Again with it in force.
+  // The tool runs again while its rules are in force.
   tune_on_ranks({"a", "a"}, {"--operations", "all_reduce", "--sizes", "64", "--rounds", "3",
                              "--collectives", "@" + path});
 }

@@ -1,4 +1,5 @@
-// What `shoal doctor` takes for a network plugin of NCCL: the beginning of its structure.
+// `shoal doctor` takes this for an NCCL network plugin: it has the beginning of a
+// plugin's structure.
 extern "C" {
 struct {
   const char* name;

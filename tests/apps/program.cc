@@ -20,8 +20,8 @@ namespace shoal::test {
 namespace {
 
 struct Running {
-  // Of Open MPI, which else has one directory for all of a user's mpiruns: one that begins while
-  // another takes it away fails ("A call to mkdir ... File exists").
+  // A session directory for Open MPI. By default all of a user's mpiruns share one. An mpirun that
+  // starts while another removes it fails ("A call to mkdir ... File exists").
   std::unique_ptr<testing::TemporaryDirectory> sessions;
   pid_t pid = -1;
   int out = -1, err = -1;

@@ -1,5 +1,5 @@
-// Where keys of AWS must not be: in what the real binary says, even at debug level, in the command
-// lines of what it starts, and in core files.
+// AWS keys must not appear in the real program's output, even at debug level, in command lines of
+// its children, or in core files.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,7 @@ using nlohmann::json;
 using test::FakeAws;
 using ::testing::Not;
 
-// Whether the kernel writes a core file of a program that is ended so and does not object.
+// True if the kernel writes a core file for a program that crashes and does not prevent it.
 bool writes_core_files(const std::string& directory) {
   ProgramOptions crash;
   crash.directory = directory;
@@ -26,7 +26,7 @@ bool writes_core_files(const std::string& directory) {
   crash.signal = SIGABRT;
   crash.signal_when_out_has = "up";
   const ProgramResult result = test::run_program({"sh", "-c", "echo up; exec sleep 10"}, crash);
-  // It lies where core_pattern says; there it is only in the way.
+  // Remove the core file, which is at the path of core_pattern.
   std::string pattern;
   std::getline(std::ifstream("/proc/sys/kernel/core_pattern"), pattern);
   const auto at = pattern.find("%p");
@@ -66,7 +66,7 @@ class Secrets : public Shoal {
     return train_words({"--streaming", "true", "--train_file", "s3://bucket/data/", "--max_steps",
                         steps, "--save_strategy", "no", "--logging_steps", "1"});
   }
-  // With temporary keys, saying as much as there is to say; what it says is looked through.
+  // Runs the program with temporary keys at debug level, and searches its output for them.
   ProgramResult debug(const std::vector<std::string>& words, ProgramOptions options = {}) {
     auto environment = aws_.environment();
     environment.insert(environment.end(),
@@ -96,7 +96,7 @@ TEST_F(Secrets, StandInNoLog) {
            streaming("2")}) {
     const ProgramResult result = debug(words);
     EXPECT_EQ(result.status, 0) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(aws_.url()));  // it is debug level
+    EXPECT_THAT(result.err, HasSubstr(aws_.url()));  // at debug level
     EXPECT_THAT(result.err, HasSubstr(FakeAws::kKey)) << "an identifier may be said";
   }
   const std::string dry = job_file("dry-job", {{"git_config", git_}});
@@ -105,7 +105,7 @@ TEST_F(Secrets, StandInNoLog) {
   EXPECT_THAT(shown.out, HasSubstr("TrainingJobName"));
 }
 
-// Wrong types, wrong places: what stands there may be the secret.
+// Values of a wrong type or under a wrong name may be the secret.
 TEST_F(Secrets, StandInNoComplaintAboutAJobFile) {
   const std::string token = "t0ken-of-git";
   for (const json& more :
@@ -143,7 +143,7 @@ TEST_F(Secrets, StandInNoError) {
   EXPECT_EQ(debug(streaming("2")).status, 1);
 }
 
-// What is started is told of them by name or by the environment.
+// Child processes get secrets by name or through the environment.
 TEST_F(Secrets, StandInNoCommandLine) {
   fs::create_directories(mine_ / "bin");
   for (const char* name : {"git", "tar"}) {
@@ -181,14 +181,14 @@ TEST_F(Secrets, LieInNoCoreFile) {
     crash.signal_when_out_has = when;
     crash.environment = environment;
     crash.environment.emplace_back(
-        "IPATH_NO_BACKTRACE=1");  // libinfinipath would take SIGABRT over
+        "IPATH_NO_BACKTRACE=1");  // otherwise libinfinipath would handle SIGABRT
     const ProgramResult result = debug(words, crash);
     EXPECT_EQ(result.signal, SIGABRT) << words[0] << result.out << result.err;
     EXPECT_FALSE(result.left_core) << words[0];
   };
   std::ofstream(mine_ / "credentials") << "[default]\naws_access_key_id = " << FakeAws::kKey
                                        << "\naws_secret_access_key = " << FakeAws::kSecret << "\n";
-  // Keys in the environment, and keys that the program finds itself.
+  // Keys from the environment, and keys that the program finds by itself.
   for (const std::vector<std::string>& environment : std::vector<std::vector<std::string>>{
            {},
            {"AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_SESSION_TOKEN=",
@@ -212,7 +212,7 @@ TEST_F(Shoal, WritesAJobTokenThatOnlyItsOwnerReads) {
   std::string token;
   std::getline(std::ifstream(path), token);
   EXPECT_THAT(made.out + made.err, Not(HasSubstr(token.substr(0, 16))));
-  const ProgramResult again = shoal({"token", path});  // a running job may use the first
+  const ProgramResult again = shoal({"token", path});  // a running job may use the first token
   EXPECT_EQ(again.status, 1);
   EXPECT_TRUE(is_one_line(again.err)) << again.err;
   EXPECT_THAT(again.err, HasSubstr("exists"));

@@ -1,4 +1,4 @@
-// The real binary on questions about texts and on words with tags.
+// The real program on questions about texts and on tagged words.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using ::testing::AllOf;
 
-// Each text says what is good or bad somewhere; questions ask for that word.
+// Each text contains "good" or "bad", and its question asks for that word.
 class ShoalQuestions : public ShoalOnTasks {
  protected:
   void SetUp() override {
@@ -78,7 +78,7 @@ TEST_F(ShoalQuestions, LearnsToAnswer) {
   EXPECT_EQ(results["eval_exact_match"], 100.0) << results;
   EXPECT_EQ(results["eval_f1"], 100.0);
   EXPECT_EQ(json_of(out() + "/config.json")["architectures"][0], "BertForQuestionAnswering");
-  // By id, in the order of the file.
+  // Keyed by id, in the order of the file.
   json answers = json::object();
   std::string in_order = "{";
   for (int i = 0; i < 21; ++i) {
@@ -92,10 +92,9 @@ TEST_F(ShoalQuestions, LearnsToAnswer) {
   EXPECT_EQ(best["q0"].size(), 3U);
   EXPECT_EQ(best["q0"][0]["text"], "bad");
   EXPECT_GT(best["q0"][0]["probability"], best["q0"][1]["probability"]);
-  EXPECT_FALSE(
-      json_of(out() + "/predict_results.json").contains("test_f1"));  // none to hold against
+  EXPECT_FALSE(json_of(out() + "/predict_results.json").contains("test_f1"));  // without answers
 
-  // What it is for, its config.json says; the first questions alone.
+  // The saved config.json states the task. Only the first questions are evaluated.
   const auto again =
       shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
              mine_ / "dev.json", "--max_eval_samples", "5", "--max_seq_length", "24",
@@ -106,12 +105,12 @@ TEST_F(ShoalQuestions, LearnsToAnswer) {
 }
 
 TEST_F(ShoalQuestions, RanksAnswerAsOne) {
-  // Softmaxes of answers run over padding too.
+  // The softmaxes of answers run over padding too.
   expect_ranks_as_one(ask(tiny_bert(), {"--pad_to_max_length"}),
                       {"predict_predictions.json", "eval_predictions.json"});
 }
 
-// Decoders: the question stands before the context, nothing around them.
+// For decoders the question comes before the context, without special tokens around them.
 TEST_F(ShoalQuestions, AGpt2Answers) {
   const auto trained = shoal(overlaid(
       ask({}, {"--num_train_epochs", "10", "--max_seq_length", "40", "--output_dir", out()}),
@@ -141,7 +140,7 @@ TEST_F(ShoalQuestions, AnswersThatThereIsNone) {
   ASSERT_EQ(run({"--version_2_with_negative"}).status, 0);
   EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_NoAns_total"], 1.0);
   EXPECT_EQ(json_of(out() + "/predict_null_odds.json").size(), 21U);
-  // Or the question is left out.
+  // With this option the question is left out.
   const auto skipped = run({"--skip_bad_rows"});
   EXPECT_EQ(skipped.status, 0) << skipped.err;
   EXPECT_THAT(skipped.out, HasSubstr("dev2.json: 1 questions are left out"));
@@ -182,7 +181,7 @@ TEST_F(ShoalQuestions, RefusesWhatDoesNotFit) {
   refused({"--label_all_tokens"}, "label_all_tokens is given, but the task is question-answering");
 }
 
-// Which water is cold, as entities of two words.
+// The tags mark which water is cold, as entities of two words.
 class ShoalTags : public ShoalOnTasks {
  protected:
   void SetUp() override {
@@ -202,7 +201,7 @@ class ShoalTags : public ShoalOnTasks {
       std::istringstream in(line + " it");
       for (std::string word; in >> word;) {
         words.push_back(word);
-        if (word == "cold") words.emplace_back("goods");  // two pieces
+        if (word == "cold") words.emplace_back("goods");  // two tokens
       }
     }
     return all;
@@ -245,7 +244,8 @@ TEST_F(ShoalTags, LearnsToTag) {
   }
   EXPECT_EQ(text_of(out() + "/predictions.txt"), expected);
 
-  // As it was saved, on JSON lines, and on the same in a CSV; the words that fit are tagged.
+  // The saved model is evaluated on JSON lines and on the same data as CSV. Words within the
+  // length limit are tagged.
   std::ofstream lists(mine_ / "dev.jsonl"), cells(mine_ / "dev.csv");
   cells << "words,tags\n";
   for (const auto& words : tagged(21)) {
@@ -286,7 +286,7 @@ TEST_F(ShoalTags, RanksOfGpt2TagAsOne) {
   expect_ranks_as_one(overlaid(tag({}, {"--max_steps", "5"}), tiny_gpt2()), {"predictions.txt"});
 }
 
-// The numbers of datasets' ClassLabel have their names beside the shards.
+// datasets' ClassLabel stores numbers; their names are in a file beside the shards.
 TEST_F(ShoalTags, AreStreamed) {
   const std::vector<std::string> names = {"B-TEMP", "I-TEMP", "O"};
   std::filesystem::create_directories(mine_ / "shards/train");
@@ -334,7 +334,7 @@ TEST_F(ShoalTags, RefusesWhatDoesNotFit) {
   refused({"--train_file", mine_ / "odd.jsonl"}, "odd.jsonl, line 1: 1 words but 2 tags");
   std::ofstream(mine_ / "none.jsonl") << R"({"tokens": [], "tags": []})" << "\n";
   refused({"--train_file", mine_ / "none.jsonl"}, "none.jsonl: no sentence has a tag");
-  // Of another task: what is there is used, a head without training refused.
+  // A model of another task: its weights are used, but a head without training is refused.
   ASSERT_EQ(shoal(tag(tiny_bert(), {"--max_steps", "1", "--output_dir", out()})).status, 0);
   expect_refused(
       shoal({"train", "--task", "question-answering", "--model_name_or_path", out(), "--do_train",

@@ -1,4 +1,4 @@
-// `shoal train` on a Hugging Face directory: what it read, it saves as it was.
+// `shoal train` on a Hugging Face directory saves the files that it read unchanged.
 #include <filesystem>
 #include <map>
 
@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// A family's tiny model, with fields and files that Shoal knows nothing of.
+// A family's tiny model, with fields and files that Shoal does not know.
 class Directories : public ShoalOnTasks {
  protected:
   void prepare(const std::string& golden) {
@@ -53,7 +53,8 @@ class Directories : public ShoalOnTasks {
          "--save_strategy", "no", "--output_dir", out()},
         more);
   }
-  // Every file as it was, and of config.json all but `changed` and what the weights' class says.
+  // Expects every file unchanged. In config.json, `changed` and the class of the
+  // weights may differ.
   void expect_kept(const std::string& directory, const std::string& architecture,
                    const json& changed = json::object()) const {
     for (const auto& [name, text] : files_)
@@ -123,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// What generation refuses is no sound model to an inspection either, and for the same reason.
+// An inspection refuses what generation refuses, with the same reason.
 TEST_P(DirectoriesOf, AreInspectedWithTheirConfiguration) {
   prepare(GetParam().golden);
   const auto inspected = [&] { return shoal({"checkpoint", "inspect", model()}); };
@@ -153,7 +154,7 @@ TEST_P(DirectoriesOf, AreInspectedWithTheirConfiguration) {
   EXPECT_EQ(inspected().status, 0) << "not Shoal's to judge";
 }
 
-// A rank holds a part of each tensor, or of the layers; checkpoints are in parts.
+// Each rank holds a part of each tensor, or of the layers. Checkpoints are in parts.
 TEST_F(Directories, AreKeptByRanksThatShareAModel) {
   prepare("llama/tied");
   for (const char* layout : {R"({"tensor_parallel_degree": 2, "ddp": true})",
@@ -210,7 +211,7 @@ TEST_F(Directories, OfTheHubAreFoundOrTheFolderIsNamed) {
   EXPECT_EQ(found.status, 0) << found.err;
 }
 
-// By name, and where output_dir holds one.
+// Checkpoints of transformers' Trainer are given by name, or are in output_dir.
 TEST_F(Directories, OfTransformersTrainerAreNamedAsSuch) {
   prepare("gpt2/tiny");
   const std::string theirs = mine_ / "theirs/checkpoint-5";

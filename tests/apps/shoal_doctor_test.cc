@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The row of `shoal doctor`, and how it ends where that row is needed.
+// The row of `shoal doctor`, and its exit status if that row is required.
 struct Answer {
   bool present = false;
   std::string value = {}, matter = {}, said = {};
@@ -47,7 +47,7 @@ TEST(DoctorNcclNetwork, IsThePluginThatNcclWouldOpen) {
   EXPECT_TRUE(by_path.present);
   EXPECT_EQ(by_path.value, "a network, interface 8 (" + kPlugin + ")");
   EXPECT_EQ(by_path.status, 0) << by_path.said;
-  // A short name, the second of a list.
+  // A short name, second in a list.
   const std::string folder = std::filesystem::path(kPlugin).parent_path();
   const Answer by_name = ask({"LD_LIBRARY_PATH=" + folder, "NCCL_NET_PLUGIN=no-such,shoaltest"});
   EXPECT_TRUE(by_name.present);
@@ -63,7 +63,7 @@ TEST(DoctorNcclNetwork, IsMissedByName) {
   EXPECT_THAT(broken.said, HasSubstr("NCCL network: none; between hosts NCCL would use sockets"));
   EXPECT_THAT(broken.said, HasSubstr("libnccl-net.so: "));
   EXPECT_THAT(broken.said, Not(HasSubstr("libnccl-net.so: libnccl-net.so: ")));
-  // Of several, each is named once.
+  // Each of several plugins is named once.
   EXPECT_THAT(
       ask({"NCCL_NET_PLUGIN=no-such"}).matter,
       AllOf(HasSubstr(": no-such: cannot open"), HasSubstr("; libnccl-net-no-such.so: cannot")));
@@ -77,7 +77,7 @@ TEST(DoctorNcclNetwork, IsMissedByName) {
   EXPECT_TRUE(ask({"NCCL_NET_PLUGIN=" + kPlugin, "NCCL_NET=A Network"}).present);
 }
 
-// Names of lines that a Dockerfile's health check needs.
+// The names of the lines that a Dockerfile's health check requires.
 std::vector<std::string> needed_by(const std::string& dockerfile) {
   const std::string text = read_text_file(testing::source_path("docker/") + dockerfile);
   const auto start = text.find("\nHEALTHCHECK ");
@@ -100,7 +100,7 @@ TEST(DoctorImages, NeedLinesThatThereAre) {
   }
 }
 
-// A fake cmake says what it was called with.
+// A fake cmake prints its arguments.
 TEST(DoctorImages, AreBuiltWithWhatJobsNeed) {
   const testing::TemporaryDirectory root;
   std::ofstream(root / "cmake") << "#!/bin/sh\necho \"$@\"\n";

@@ -1,4 +1,4 @@
-// The binary `shoal`, with a text and a tokenizer that all tests of a file share.
+// The program `shoal`, with a text and a tokenizer that all tests of a file share.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Shoal : public ::testing::Test {
     options.environment.emplace_back("SHOAL_THREADS=1");
     return test::run_program(words, options);
   }
-  // A small run; `more` comes last, so it wins.
+  // A small run. `more` comes last and so overrides the rest.
   std::vector<std::string> train_words(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"train",
                                       "--model_type",
@@ -86,7 +86,7 @@ class Shoal : public ::testing::Test {
                                       out()};
     return overlaid(std::move(words), more);
   }
-  // An option that is there already takes the new value.
+  // Replaces the value of an option that is already present, and appends the others.
   static std::vector<std::string> overlaid(std::vector<std::string> words,
                                            const std::vector<std::string>& more) {
     for (std::size_t i = 0; i < more.size(); ++i) {
@@ -99,7 +99,7 @@ class Shoal : public ::testing::Test {
     }
     return words;
   }
-  // The ranks' results, rank 0's first. `by`: the words of a program that starts each rank.
+  // Returns the ranks' results, rank 0's first. `by`: the command that starts each rank.
   static std::vector<ProgramResult> on_ranks(int ranks, std::vector<std::string> words,
                                              const std::vector<std::string>& by = {}) {
     words.insert(words.begin(), SHOAL_PROGRAM);
@@ -117,7 +117,7 @@ class Shoal : public ::testing::Test {
                       const ProgramOptions& options = {}) const {
     return shoal(train_words(more), options);
   }
-  // One line, a status, and the words it must have.
+  // Expects a non-zero status and one line that contains `words`.
   void expect_refused(const ProgramResult& result, const std::string& words) const {
     EXPECT_GT(result.status, 0) << result.out << result.err;
     EXPECT_THAT(result.err, HasSubstr(words));

@@ -1,4 +1,4 @@
-// `shoal jobs` and s3:// of the real binary, against AWS's services on loopback.
+// `shoal jobs` and s3:// paths: the real program with fake AWS services on loopback.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -80,7 +80,7 @@ TEST_F(ShoalJobs, AttachFollowsToTheEnd) {
   EXPECT_EQ(events[2]["failure_reason"], "AlgorithmError: it failed");
 }
 
-// Keys that expire soon are asked for at each question: the second time in vain.
+// Keys that expire soon are requested for each call. The second request fails.
 TEST_F(ShoalJobs, AttachOutlastsAProcessThatFails) {
   aws_.add_job("a-job", json::object());
   const testing::TemporaryDirectory directory;
@@ -155,7 +155,7 @@ TEST_F(ShoalJobs, Cost) {
   EXPECT_TRUE(is_one_line(none.err));
 }
 
-// One job of instance groups ends no comparison: each group has its price.
+// A job with instance groups does not stop the comparison: each group has its price.
 TEST_F(ShoalJobs, CostOfGroups) {
   aws_.add_job("plain", on("ml.p4d.24xlarge", 2, 3600, 3600, false));
   json groups = on("", 0, 3600, 1800, false);
@@ -248,7 +248,7 @@ TEST_F(ShoalSubmit, UploadsCreatesAndFollows) {
   EXPECT_THAT(result.out, HasSubstr("algo-1 | a line\n"));
   EXPECT_THAT(result.out, HasSubstr("my-job: Completed\n"));
   EXPECT_TRUE(aws_.object(code_).starts_with("\x1f\x8b")) << "gzip";
-  // What was created is what a dry run prints.
+  // The created job equals what a dry run prints.
   const json request = json::parse(submit({"--dry-run"}).out);
   const json created = jobs_json({"describe", "my-job"});
   for (const auto& [key, value] : request.items()) EXPECT_EQ(created.at(key), value) << key;
@@ -276,7 +276,7 @@ TEST_F(ShoalSubmit, NothingIsCreatedWithoutItsCode) {
   EXPECT_EQ(aws_.created(), 0);
 }
 
-// What lies in S3 trains as what lies here.
+// Training on files in S3 gives the same result as on local files.
 class ShoalS3 : public Shoal {
  protected:
   static std::string text_in(const std::string& path) {

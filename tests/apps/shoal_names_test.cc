@@ -1,5 +1,5 @@
-// The names of data that the real binary takes: one file, several, here or elsewhere; and the rows
-// of files whose marks and line ends are not those of every file.
+// Data names that the real program accepts: one file or several, local or remote. Also rows whose
+// quotation marks and line ends differ from the usual ones.
 #include <filesystem>
 
 #include "apps/shoal_task_fixture.h"
@@ -88,7 +88,7 @@ TEST_F(ShoalNames, OfObjectsAreRefusedWhereFilesOfThisMachineAreRead) {
                  "copy it to one first");
   expect_refused(shoal({"tokenizer", "train", "-o", mine_ / "t", mine_ / "*.none"}),
                  "no pattern is expanded here");
-  // A path as a URI is one.
+  // A path given as a URI is the same path.
   EXPECT_EQ(shoal(classify({"--train_file", "file://" + one})).status, 0);
 }
 
@@ -104,7 +104,7 @@ TEST_F(ShoalNames, OfSeveralFilesArePreparedTogether) {
   expect_refused(shoal(prepare({mine_ / "text/*.pdf"}, "five")), "nothing matches");
 }
 
-// Every second row has one mark more, as inches have it.
+// Every second row contains an additional quotation mark, as in a size in inches.
 TEST_F(ShoalNames, OfRowsWithMarksLineUpWithTheirPredictions) {
   for (const std::string end : {"\n", "\r", "\r\n"}) {
     std::string rows = "sentence,label" + end;
@@ -120,7 +120,7 @@ TEST_F(ShoalNames, OfRowsWithMarksLineUpWithTheirPredictions) {
   }
 }
 
-// One array, a record a line, and the same as CSV teach the same.
+// One array, one record a line, and the same data as CSV give the same training.
 TEST_F(ShoalNames, OfJsonArraysTeachWhatTheirRecordsTeach) {
   std::string lines, array = "[", csv = "sentence,label\n";
   for (int i = 0; i < 16; ++i) {

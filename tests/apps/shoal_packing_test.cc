@@ -1,4 +1,4 @@
-// The real binary: documents that share blocks (--packing).
+// The real program with documents that share blocks (--packing).
 #include <filesystem>
 #include <fstream>
 
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Not;
 
-// Documents, here lines, that share blocks without seeing each other.
+// Documents (here lines) share blocks but do not attend to each other.
 TEST_F(Shoal, PacksDocuments) {
   const auto loss = [this](const std::string& more, const std::vector<std::string>& options) {
     auto words = options;
@@ -35,7 +35,8 @@ TEST_F(Shoal, PacksDocuments) {
   EXPECT_THAT(loss("plain", {"--max_steps", "3"}), Not(HasSubstr("packing")));
 }
 
-// Blocks of other documents, or of another size: a place in the epoch is another one.
+// The blocks hold other documents, or have another size: a position in the epoch then
+// means something else.
 TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
   const auto said = [this](const std::vector<std::string>& options) {
     auto words = options;
@@ -70,7 +71,7 @@ TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
                     Not(HasSubstr("training set had"))));
 }
 
-// A file that was written anew under its name, and by chance at its length.
+// The file was rewritten under its name, and by chance with the same length.
 TEST_F(Shoal, SaysThatARunGoesOnInAnotherFileOfTheSameNameAndSize) {
   const std::string text = sentences(300), file = mine_ / "train.txt", from = mine_ / "from";
   const auto said = [&](std::vector<std::string> options) {

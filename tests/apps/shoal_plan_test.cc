@@ -1,4 +1,4 @@
-// shoal plan: predictions beside measured steps.
+// shoal plan: predictions compared with measured steps.
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -94,7 +94,7 @@ TEST_F(ShoalPlan, PlansEncoders) {
   }
 }
 
-// A machine of two devices without any network.
+// Writes a machine of two devices without a network.
 std::string two_devices(std::string file, double flops = 1e10) {
   std::ofstream(file) << fmt::format(
       R"({{"name": "two", "devices": 2, "memory": 1e9, "bandwidth": {}, "products": {{"flops": )"
@@ -103,7 +103,7 @@ std::string two_devices(std::string file, double flops = 1e10) {
   return file;
 }
 
-// The plan of the runs of train_words() on two such devices.
+// Writes the plan for runs of train_words() on two such devices.
 nlohmann::json saved_plan(const std::string& machine, const std::string& plan) {
   const auto planned = test::run_program(
       {SHOAL_PROGRAM, "plan", "gpt2", "--config_overrides",
@@ -121,7 +121,7 @@ TEST_F(ShoalPlan, ASavedPlanTrains) {
   const auto layout = saved_plan(two_devices(mine_ / "two.json"), plan);
   auto words = train_words({"--max_steps", "2", "--plan", plan});
   const auto batch = std::ranges::find(words, "--per_device_train_batch_size");
-  words.erase(batch, batch + 2);  // the plan's
+  words.erase(batch, batch + 2);  // the plan has it
   const std::string config = mine_ / "run.json";
   std::ofstream(config) << R"({"gradient_checkpointing": true, "per_device_train_batch_size": 1})";
   words.insert(words.begin() + 1, config);
@@ -159,7 +159,7 @@ TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
   EXPECT_EQ(settings["plan"], saved_plan(machine, mine_ / "plan.json"));
 }
 
-// As on two hosts, each of which has calibrated itself into a file of the same name.
+// As on two hosts that have each calibrated themselves into a file of the same name.
 TEST_F(ShoalPlan, RanksWhoseMachinesChooseDifferentLayoutsAreTold) {
   const std::string fast = R"({"bandwidth": 1e12, "latency": 0})",
                     slow = R"({"bandwidth": 1.1, "latency": 10})";
@@ -178,7 +178,7 @@ TEST_F(ShoalPlan, RanksWhoseMachinesChooseDifferentLayoutsAreTold) {
 }
 
 TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
-  const std::string machine = two_devices(mine_ / "two.json", 1e16);  // no machine is as fast
+  const std::string machine = two_devices(mine_ / "two.json", 1e16);  // faster than any machine
   const auto run = train({"--max_steps", "4", "--machine", machine});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("plan: a step should take"));
@@ -192,7 +192,7 @@ TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
   EXPECT_GT(record["step_seconds"], 0);
   const auto& expected = predicted["memory_peak_by_tag"];
   const auto& had = record["memory_peak_by_tag"];
-  for (const char* tag : {"parameters", "gradients", "optimizer"})  // but for gaps of cache lines
+  for (const char* tag : {"parameters", "gradients", "optimizer"})  // except cache-line gaps
     EXPECT_NEAR(had[tag].get<double>() / expected[tag].get<double>(), 1, 0.05) << tag;
   const auto report = shoal({"report", out(), "--json"});
   ASSERT_EQ(report.status, 0) << report.err;
@@ -234,8 +234,8 @@ TEST_F(ShoalPlan, TwoRanksCalibrateTheirHost) {
   expect_refused(shoal({"plan", "calibrate", "--out", mine_ / "none/here.json"}), "no directory");
 }
 
-// The layout that is predicted to be the fastest of those measured, for each model, number of GPUs
-// and batch: its measured step beside the best one.
+// For each model, number of GPUs and batch: the measured step of the layout with the fastest
+// prediction, compared with the best measured step.
 TEST_F(ShoalPlan, PicksTheFastestMeasuredLayout) {
   SHOAL_SHARED_DATA_OR_SKIP(points, "planner/megatron-deepspeed-a100-multi.csv");
   const auto result = validate(points);
@@ -261,7 +261,7 @@ TEST_F(ShoalPlan, PicksTheFastestMeasuredLayout) {
   }
 }
 
-// tools/fit_machine.py fits the rows whose hash divides by 4; these are not judged.
+// tools/fit_machine.py fits the rows whose hash is divisible by 4. The tests below leave them out.
 bool is_fitted(const std::string& row) {
   std::uint64_t value = 0xCBF29CE484222325;
   for (const char c : row.substr(0, row.rfind(',')))
@@ -269,7 +269,7 @@ bool is_fitted(const std::string& row) {
   return value % 4 == 0;
 }
 
-// The published steps of vTrain that were not fitted: the median error is at most 5 %, the 95th
+// vTrain's published steps that were not fitted: the median error is at most 5 %, the 95th
 // percentile at most 15 %.
 TEST_F(ShoalPlan, PredictsPublishedStepsThatItWasNotFittedTo) {
   std::vector<double> errors;

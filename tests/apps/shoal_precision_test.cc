@@ -1,4 +1,4 @@
-// `bf16: auto`: the processor decides. ONEDNN_MAX_CPU_ISA makes one without bf16 of any.
+// `bf16: auto`: the processor decides. ONEDNN_MAX_CPU_ISA emulates one without bf16.
 #include "apps/shoal_task_fixture.h"
 
 namespace shoal {
@@ -9,17 +9,17 @@ using ::testing::Not;
 
 class ShoalPrecision : public ShoalOnTasks {
  protected:
-  // On a processor of AVX2 alone.
+  // Runs as on a processor with AVX2 only.
   ProgramResult without(const std::vector<std::string>& more) const {
     ProgramOptions options;
     options.environment.emplace_back("ONEDNN_MAX_CPU_ISA=AVX2");
     return train(more, options);
   }
-  // What a checkpoint says that its run computed in.
+  // The compute type that the checkpoint records.
   std::string saved() const {
     return json_of(out() + "/checkpoint-3/trainer_state.json")["shoal"]["compute_dtype"];
   }
-  // The first `line` comes before any loss is logged.
+  // Expects `line` before the first logged loss.
   static void expect_before_training(const ProgramResult& run, const std::string& line) {
     ASSERT_EQ(run.status, 0) << run.err;
     ASSERT_THAT(run.out, HasSubstr(line));
@@ -42,7 +42,7 @@ TEST_F(ShoalPrecision, EmulatedBf16IsSaidBeforeTrainingBegins) {
   EXPECT_EQ(saved(), "bf16");
 }
 
-// Another kind of processor goes on as the first began.
+// A run that is resumed on another kind of processor keeps its compute type.
 TEST_F(ShoalPrecision, AResumedRunComputesAsItsCheckpoint) {
   ASSERT_EQ(without({"--bf16", "true", "--max_steps", "3"}).status, 0);
   const auto resumed = without({"--bf16", "auto", "--resume_from_checkpoint", "true"});

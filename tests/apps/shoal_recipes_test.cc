@@ -1,5 +1,5 @@
-// The real binary on examples/recipes and on the hyperparameter dictionaries of SageMaker's jobs:
-// tiny models and data in the places where the real ones would be.
+// The real program on examples/recipes and on hyperparameter dictionaries of SageMaker jobs, with
+// tiny models and data instead of the real ones.
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -38,7 +38,7 @@ const Job& job_of(const std::string& name) {
 
 class Recipes : public ShoalOnTasks {
  protected:
-  // A directory of a model of the job's type, from the seed, with its tokenizer.
+  // A directory with a model of the job's type, initialised from the seed, and its tokenizer.
   std::string model(const Job& job) const {
     const std::string type = job.model_type, directory = mine_ / type;
     const bool causal = type == "gpt2";
@@ -51,7 +51,7 @@ class Recipes : public ShoalOnTasks {
     return directory;
   }
 
-  // Files under the names that they have where the data set is given away.
+  // Files named as in the published data set.
   std::string data(const Job& job) const {
     const std::string name = job.name, directory = mine_ / "data";
     fs::create_directories(directory);
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, EachRecipe, ::testing::ValuesIn(kJobs), [](const 
   return name;
 });
 
-// No recipe is without a test, and each job has all three.
+// Each recipe has a test, and each job has all three variants.
 TEST(Recipe, FilesAreTheJobsVariants) {
   std::set<std::string> expected, there;
   for (const Job& job : kJobs)
@@ -160,10 +160,10 @@ TEST(Recipe, FilesAreTheJobsVariants) {
   EXPECT_EQ(there, expected);
 }
 
-// Hyperparameters as a SageMaker job hands them over: all of them strings, names instead of paths.
+// Hyperparameters in the form of a SageMaker job: all are strings, with names instead of paths.
 class Dictionaries : public Recipes {
  protected:
-  // The model under a name of the hub, as `huggingface_hub` caches it.
+  // Caches the model under a name of the hub, as `huggingface_hub` does.
   void cache(const std::string& name, const Job& job) const {
     const std::string folder = mine_ / "hf" + "/hub/models--" + name;
     fs::create_directories(folder + "/refs");
@@ -171,7 +171,7 @@ class Dictionaries : public Recipes {
     std::ofstream(folder + "/refs/main") << "0123abcd\n";
     fs::rename(model(job), folder + "/snapshots/0123abcd");
   }
-  // Small enough for a test; the rest as it is.
+  // Runs with sizes reduced for a test, and all else unchanged.
   ProgramResult run(const json& dictionary, std::vector<std::string> environment,
                     const std::vector<std::string>& more = {}) const {
     json strings = json::object();

@@ -1,4 +1,4 @@
-// Rows, questions and tagged words that lie in S3, as the real binary streams them.
+// Rows, questions and tagged words in S3, streamed by the real program.
 #include <filesystem>
 #include <fstream>
 
@@ -15,7 +15,7 @@ using test::FakeAws;
 
 class ShoalS3Rows : public ShoalOnTasks {
  protected:
-  // Here and there.
+  // Writes the shard to a local folder and to S3.
   void put_shard(const std::string& name, const std::string& text) {
     std::filesystem::create_directories(mine_ / "here");
     std::ofstream(mine_ / "here/" + name) << text;
@@ -30,7 +30,7 @@ class ShoalS3Rows : public ShoalOnTasks {
                                            "--train_file", from, "--output_dir", mine_ / to}),
                     more);
   }
-  // What is read from there teaches what the same files here do, a cut connection or not.
+  // Expects the same training from S3 as from local files, even if a connection is cut.
   void expect_same(const std::string& task, const std::vector<std::string>& more) {
     const auto here = shoal(stream(task, mine_ / "here", "near", more));
     ASSERT_EQ(here.status, 0) << here.err;
@@ -42,7 +42,7 @@ class ShoalS3Rows : public ShoalOnTasks {
     EXPECT_EQ(losses(mine_ / "far"), losses(mine_ / "near"));
     EXPECT_TRUE(text_of(mine_ / "far/model.safetensors") ==
                 text_of(mine_ / "near/model.safetensors"));
-    // What was fetched is gone.
+    // The fetched files have been removed.
     for (const auto& entry : std::filesystem::recursive_directory_iterator(mine_ / "far/tokens"))
       EXPECT_TRUE(entry.is_directory()) << entry.path();
   }
@@ -61,7 +61,7 @@ TEST_F(ShoalS3Rows, OfTextsWithAClass) {
   }
   const std::vector<std::string> labels = {"--label_list", "awful,fine"};
   expect_same("text-classification", labels);
-  // Said by the name that the shard has there.
+  // The error names the shard by its name in S3.
   const ProgramOptions at_aws{.environment = aws_.environment()};
   const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
     expect_refused(shoal(stream("text-classification", "s3://bucket/there/", "x", more), at_aws),
@@ -75,7 +75,7 @@ TEST_F(ShoalS3Rows, OfTextsWithAClass) {
   refused(labels, "AccessDenied");
 }
 
-// Two jobs may share a data_cache_dir: what one lays down there is not the other's.
+// Two jobs may share a data_cache_dir, but must not use each other's files.
 TEST_F(ShoalS3Rows, LieApartFromOtherJobs) {
   put_shard("part.tsv", "sentence\tlabel\na good one\tfine\na bad one\tawful\n");
   const std::string others = mine_ / "cache/rows-0-0/0/part.tsv";
@@ -126,7 +126,7 @@ TEST_F(ShoalS3Rows, OfTaggedWords) {
   expect_same("token-classification", {"--label_list", "O,B-FISH"});
 }
 
-// A folder and a pattern there are the files in them.
+// A folder and a pattern in S3 stand for the files in them.
 TEST_F(ShoalS3Rows, OfTextArePreparedAsTheSameFilesHereAre) {
   put_shard("a.txt", sentences(20));
   put_shard("b.json", R"([{"text": "the fish"}, {"text": "asks"}])");

@@ -9,7 +9,7 @@ namespace {
 
 class ShoalSpot : public Shoal {
  protected:
-  // Ten minutes a sample: six hours with an instance, two without.
+  // One sample in ten minutes: six hours with an instance, two without.
   static std::string trace(const std::string& more = "") {
     std::string samples;
     for (int sample = 0; sample < 96; ++sample) samples += sample % 48 < 36 ? ",1" : ",0";
@@ -91,7 +91,7 @@ TEST_F(ShoalSpot, TakesPricesFromTheTraceAndTheMachine) {
                            file);
   ASSERT_EQ(result.status, 0) << result.err;
   const auto policies = nlohmann::json::parse(result.out)["traces"][0]["policies"];
-  ASSERT_EQ(policies.size(), 2U);  // none that needs a deadline
+  ASSERT_EQ(policies.size(), 2U);  // policies that need no deadline
   EXPECT_NEAR(policies[0]["dollars"].get<double>(), 3 * 24.48, 1e-9);
   EXPECT_NEAR(policies[1]["dollars"].get<double>(), 3 * 2, 1e-9);
 }

@@ -1,4 +1,4 @@
-// The real binary on streams of shards, and its scaling study.
+// The real program on streams of shards, and its scaling study.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -116,7 +116,7 @@ TEST_F(ShoalStream, StudiesHowItScales) {
   EXPECT_THAT(plan.out, HasSubstr("mpirun -n 2 "));
   EXPECT_THAT(plan.out, HasSubstr("--per_device_train_batch_size 4 --dataloader_num_workers 1 "
                                   "--gradient_accumulation_steps 1 --max_steps 8"));
-  // A list of numbers ends where the configuration begins.
+  // A list of numbers ends at the configuration file.
   std::ofstream(mine_ / "run.json") << "{}";
   const auto unseen = shoal({"scale", "--dry-run", "--ranks", "1", mine_ / "none.json"});
   expect_refused(unseen, "none.json");
@@ -137,7 +137,7 @@ TEST_F(ShoalStream, StudiesHowItScales) {
     EXPECT_GT(run["samples_per_second"].get<double>(), 0);
     EXPECT_EQ(run["efficiency"], 1.0);
   }
-  EXPECT_GT(json["runs"][0]["loader_stall_share"].get<double>(), 0);  // without workers
+  EXPECT_GT(json["runs"][0]["loader_stall_share"].get<double>(), 0);  // because it has no workers
   EXPECT_THAT(text_in(mine_ / "study/study.html"), HasSubstr("</svg>"));
 
   expect_refused(scale({"--examples", "33"}), "33 examples are not a whole number of steps");

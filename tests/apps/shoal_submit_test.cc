@@ -1,4 +1,4 @@
-// shoal submit: what a job file becomes, or what is wrong with it.
+// shoal submit: the request made from a job file, or the errors in the file.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -36,7 +36,7 @@ class Submit : public ::testing::Test {
                           {"inputs", {{"train", "s3://b/train"}, {"model", "s3://b/model"}}}};
     job.update(changes);
     std::ofstream(root_ / "job.json") << job;
-    // Not where the file lies: its paths are its own.
+    // The program runs in another directory: paths in the file are relative to the file.
     return test::run_program(
         {SHOAL_PROGRAM, "submit", root_ / "job.json", words},
         {.directory = "/", .environment = environment, .signal_when_out_has = {}});
@@ -64,7 +64,7 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
   EXPECT_THAT(result.err, HasSubstr("/max_run: is 0"));
   EXPECT_THAT(result.err, HasSubstr("did you mean ml.g5.xlarge?"));
   EXPECT_EQ(result.out, "");
-  // What the file says, what its code lacks and what `shoal train` refuses, in one pass.
+  // Errors in the file, missing code and options that `shoal train` refuses are reported together.
   const auto all = dry_run({{"max_run", 0},
                             {"dependencies", {"gone"}},
                             {"hyperparameters", {{"learning_rte", 1}, {"test_file", "/x"}}},
@@ -76,7 +76,7 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
                                         HasSubstr("nothing brings the training data")));
 }
 
-// What an image, a channel or the code does not bring is found before anything is paid for.
+// Parts that neither image, channel nor code provides are found before anything is paid for.
 TEST_F(Submit, LooksForModelTokenizerAndData) {
   const auto refused = [this](const nlohmann::json& changes, const std::string& text) {
     const auto result = dry_run(changes);
@@ -113,7 +113,7 @@ TEST_F(Submit, LooksForModelTokenizerAndData) {
   }
 }
 
-// A list, several names, ".." and a checkpoint are looked for as a single file is.
+// Lists, several names, ".." and checkpoints are checked like a single file.
 TEST_F(Submit, LooksForEachNameOfTheData) {
   const std::string train = "/opt/ml/input/data/train/";
   const auto with = [](nlohmann::json options,
@@ -206,7 +206,7 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
   EXPECT_THAT(dry_run({{"image_uri", "shoal:0.0.9-cpu"}}).err, HasSubstr("of another version"));
 }
 
-// On 39c9efe0 a line said so, and the job was sent.
+// Commit 39c9efe0 only printed a note and submitted the job.
 TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
   std::ofstream(root_ / "code/train.sh") << "pass";
   const auto shell = dry_run({{"entry_point", "train.sh"}});
@@ -228,7 +228,7 @@ TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
               ::testing::Not(HasSubstr("ShardedByS3Key")));
 }
 
-// Its arguments and channels are the script's own: nothing of them is checked, or noted.
+// The script's arguments and channels are its own, so they are neither checked nor noted.
 TEST_F(Submit, TakesAScriptForTheImageThatHasPython) {
   std::ofstream(root_ / "code/train.py") << "pass";
   const auto script = dry_run(
@@ -250,7 +250,7 @@ TEST_F(Submit, TakesAScriptForTheImageThatHasPython) {
   EXPECT_EQ(cloned.status, 0) << cloned.err;
 }
 
-// Minutes of a machine that is paid for, or a line now.
+// A misspelt option is reported now, instead of after minutes of a paid machine.
 TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
   const auto wrong = dry_run({{"hyperparameters", {{"learning_rte", 1}, {"max-steps", "x"}}}});
   EXPECT_EQ(wrong.status, 1);
@@ -270,7 +270,7 @@ TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
   EXPECT_EQ(right.err, "");
 }
 
-// Wherever they stand: what trains resolves them all.
+// The setting is found in every place from which `shoal train` reads it.
 TEST_F(Submit, KnowsWhereThereIsNoBf16) {
   const nlohmann::json v100 = {{"instance_type", "ml.p3.16xlarge"}};
   std::ofstream(root_ / "code/run.json") << R"({"bf16": true})";
@@ -294,7 +294,7 @@ TEST_F(Submit, KnowsWhereThereIsNoBf16) {
   EXPECT_THAT(dry_run(smp).err, HasSubstr("which have no bf16"));
 }
 
-// As `shoal submit` without it.
+// `shoal submit` finds it in the same way.
 TEST_F(Submit, FindsTheRegionOfAProfile) {
   std::ofstream(root_ / "config") << "[profile dev]\nregion = ap-south-1\n";
   const std::vector<std::string> environment = {
@@ -309,7 +309,7 @@ TEST_F(Submit, FindsTheRegionOfAProfile) {
   EXPECT_THAT(result.out, HasSubstr("s3://sagemaker-ap-south-1-111122223333/"));
 }
 
-// Several ranks, a GPU each: nothing speaks against it.
+// Several ranks with a GPU each are a valid request.
 TEST_F(Submit, TakesAnInstanceOfSeveralGpus) {
   const auto several =
       dry_run({{"distribution", {{"smdistributed", {{"dataparallel", {{"enabled", true}}}}}}},
@@ -321,14 +321,14 @@ TEST_F(Submit, TakesAnInstanceOfSeveralGpus) {
 TEST_F(Submit, LooksForTheCode) {
   EXPECT_THAT(dry_run({{"entry_point", "other.json"}}).err,
               HasSubstr("entry_point: there is no file"));
-  // In a repository it is looked for when that is cloned.
+  // Files of a git repository can be checked only after it is cloned.
   EXPECT_EQ(
       dry_run({{"entry_point", "other.json"}, {"git_config", {{"repo", "https://host/x"}}}}).status,
       0);
 }
 
-// Nothing waits for a pipe's writer or reads a device without end, and each is named for what it
-// is.
+// Checking must not wait for a pipe's writer or read a device without end. The error
+// names the kind of file.
 TEST_F(Submit, TakesFilesAndDirectoriesAlone) {
   ASSERT_EQ(::mkfifo((root_ / "code/fifo").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/zero", root_ / "code/zero");

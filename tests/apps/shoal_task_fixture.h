@@ -1,4 +1,4 @@
-// The binary `shoal` on tasks other than a language model's: a tiny vocabulary and tiny models.
+// The program `shoal` on tasks other than language modelling: a tiny vocabulary and tiny models.
 #pragma once
 
 #include <filesystem>
@@ -48,7 +48,7 @@ class ShoalOnTasks : public Shoal {
             "hidden_size=32,num_hidden_layers=2,num_attention_heads=4,intermediate_size=64,"
             "max_position_embeddings=64,hidden_dropout_prob=0,attention_probs_dropout_prob=0"};
   }
-  // With the byte-level tokenizer, which has neither padding nor a token around texts.
+  // Uses the byte-level tokenizer, which has neither padding nor special tokens around texts.
   static std::vector<std::string> tiny_gpt2() {
     return {"--model_type",
             "gpt2",
@@ -69,7 +69,7 @@ class ShoalOnTasks : public Shoal {
                              model),
                     more);
   }
-  // What a run logged as its losses, step by step.
+  // The losses that a run logged, step by step.
   static std::vector<double> losses(const std::string& directory) {
     std::vector<double> all;
     std::ifstream records(directory + "/metrics.jsonl");
@@ -78,8 +78,8 @@ class ShoalOnTasks : public Shoal {
         all.push_back(record["loss"]);
     return all;
   }
-  // `words` train on one rank with batches of 8; two ranks, however the model lies on them, have
-  // its losses, and the same bytes in `files`.
+  // `words` train on one rank with batches of 8. Two ranks must give the same losses and the same
+  // bytes in `files`, for every layout of the model.
   void expect_ranks_as_one(const std::vector<std::string>& words,
                            const std::vector<std::string>& files) const {
     const auto with = [&](const char* name, const std::vector<std::string>& more) {

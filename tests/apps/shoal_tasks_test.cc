@@ -1,5 +1,5 @@
-// The real binary on other tasks than causal language modelling: tiny BERTs that classify rows and
-// guess hidden words.
+// The real program on tasks other than causal language modelling: tiny BERTs that classify rows and
+// predict masked words.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +24,7 @@ class ShoalTasks : public ShoalOnTasks {
     write_rows("dev.tsv", 21, "sentence\tlabel\n", true);
     write_rows("test.tsv", 21, "sentence\n", false);
   }
-  // Whether the water is good or bad, said somewhere among other words.
+  // Each row says whether the water is good or bad, somewhere among other words.
   void write_rows(const std::string& name, int count, const char* header, bool labels) const {
     std::ofstream file(mine_ / name);
     file << header;
@@ -66,7 +66,7 @@ TEST_F(ShoalTasks, LearnsToClassifyAndPredicts) {
     expected += fmt::format("{}\t{}\n", i, (i * 7 + i / 3) % 2 == 0 ? "fine" : "awful");
   EXPECT_EQ(text_of(out() + "/predict_results.txt"), expected);
 
-  // As it was saved, and by the names it has.
+  // The saved model is read again, with its label names.
   const auto again =
       shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
              mine_ / "dev.tsv", "--output_dir", mine_ / "again"});
@@ -99,7 +99,7 @@ TEST_F(ShoalTasks, EvaluatesInTheDirectoryOfTheTraining) {
 }
 
 TEST_F(ShoalTasks, RanksPredictAsOne) {
-  // Two ranks that share positions pad to what 2 divides too.
+  // Two ranks that split positions pad to a multiple of 2 as well.
   expect_ranks_as_one(
       classify(tiny_bert(), {"--num_train_epochs", "1", "--pad_to_multiple_of", "3"}),
       {"predict_results.txt"});
@@ -118,7 +118,7 @@ TEST_F(ShoalTasks, LearnsHiddenWordsThenClasses) {
   ASSERT_EQ(classes.status, 0) << classes.err;
   EXPECT_THAT(classes.out, AllOf(HasSubstr("newly initialised"), HasSubstr("classifier.weight"),
                                  HasSubstr("not used: "), HasSubstr("cls.predictions")));
-  // A head that is new has nothing to evaluate.
+  // A new head is untrained, so evaluating it is refused.
   expect_refused(shoal(classify({"--model_name_or_path", mine_ / "masked"},
                                 {"--do_train", "false", "--output_dir", out()})),
                  "do_train is false");
@@ -129,7 +129,7 @@ TEST_F(ShoalTasks, LearnsHiddenWordsThenClasses) {
   EXPECT_EQ(lines.status, 0) << lines.err;
 }
 
-// As run_glue: eval_accuracy and eval_accuracy_mm, one after the other, and a file of each.
+// As in run_glue: eval_accuracy and eval_accuracy_mm, one after the other, with a file for each.
 TEST_F(ShoalTasks, EvaluatesAndPredictsBothPartsOfMnli) {
   const char* labels[] = {"entailment", "neutral", "contradiction"};
   const auto write = [&](const std::string& name, int count, int shift) {
@@ -148,7 +148,7 @@ TEST_F(ShoalTasks, EvaluatesAndPredictsBothPartsOfMnli) {
   };
   write("train.tsv", 48, 0);
   write("dev_matched.tsv", 12, 0);
-  write("dev_mismatched.tsv", 9, 1);  // a third of them right at most
+  write("dev_mismatched.tsv", 9, 1);  // at most a third of them are right
   write("test_matched.tsv", 12, 0);
   write("test_mismatched.tsv", 7, 0);
   const auto done = shoal(words_of(
@@ -169,7 +169,7 @@ TEST_F(ShoalTasks, EvaluatesAndPredictsBothPartsOfMnli) {
   };
   EXPECT_EQ(rows_in("predict_results.txt"), 12);
   EXPECT_EQ(rows_in("predict_results_mm.txt"), 7);
-  // While it trains, the matched part alone.
+  // During training only the matched part is evaluated.
   const std::string log = text_of(out() + "/metrics.jsonl");
   const auto times = [&](const std::string& name) {
     int count = 0;
@@ -205,7 +205,7 @@ TEST_F(ShoalTasks, MrpcOfMicrosoftHasNoValidationSet) {
   expect_refused(shoal(words_of(tiny_bert(), evaluating)), "there is no validation set");
 }
 
-// Shards of rows, in their order, teach what one file of them in its order teaches.
+// Streaming shards of rows in order gives the same training as one file of these rows in order.
 TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   std::filesystem::create_directories(mine_ / "shards");
   std::ifstream whole(mine_ / "train.tsv");
@@ -225,7 +225,7 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   ASSERT_EQ(alone.status, 0) << alone.err;
   expect_refused(shoal(classify(tiny_bert(), stream)),
                  "what classes there are is not known without reading every shard");
-  // What `datasets` writes beside its shards says them.
+  // `datasets` writes the class names beside its shards.
   const std::string info = mine_ / "shards/dataset_info.json";
   std::ofstream(info) << R"({"features": {"label": {"names": ["awful", "fine"]}}})";
   const auto streamed = shoal(classify(tiny_bert(), stream));
@@ -235,7 +235,7 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   ASSERT_EQ(losses(mine_ / "one").size(), 8U);
   EXPECT_EQ(json_of(mine_ / "stream" + "/eval_results.json")["eval_accuracy"],
             json_of(mine_ / "one" + "/eval_results.json")["eval_accuracy"]);
-  // Or somebody does, who may be wrong.
+  // The user may also give the names, and may be wrong.
   std::filesystem::remove(info);
   auto listed = stream;
   listed.insert(listed.end(), {"--label_list", "awful,great", "--validation_file", ""});
@@ -245,7 +245,7 @@ TEST_F(ShoalTasks, RowsAreStreamedShardByShard) {
   expect_refused(shoal(classify(tiny_bert(), listed)), "shuffle_buffer_size 0 reads a stream in");
 }
 
-// Two objects of a channel in Pipe mode, one after the other, each with its header.
+// Two objects of a channel in Pipe mode arrive one after the other, each with its header.
 TEST_F(ShoalTasks, RowsComeThroughPipes) {
   std::string rows = text_of(mine_ / "train.tsv");
   std::ranges::replace(rows, '\t', ',');
@@ -266,7 +266,7 @@ TEST_F(ShoalTasks, RowsComeThroughPipes) {
   EXPECT_GE(writer.epochs_begun(), 2);
 }
 
-// A decoder looks at the last token, whatever fills the row up.
+// A decoder classifies by the last token, whatever the padding after it.
 TEST_F(ShoalTasks, ALlamaClassifies) {
   const auto trained =
       shoal(classify(tiny_llama(), {"--num_train_epochs", "10", "--output_dir", out()}));
@@ -289,9 +289,9 @@ TEST_F(ShoalTasks, ALlamaClassifies) {
       "gpt2 and llama do causal-lm, text-classification, question-answering and token-class");
 }
 
-// Its end of text fills rows up, and the directory says so.
+// GPT-2 pads with its end-of-text token, and the saved directory records it.
 TEST_F(ShoalTasks, AGpt2Classifies) {
-  // Its number is not 0, which fills up what nobody says a padding of.
+  // The token's id must not be 0, which is the default padding value.
   const auto tokenizer =
       shoal({"tokenizer", "train", "--vocab-size", "300", "--special-token", "<|first|>",
              "<|endoftext|>", "-o", mine_ / "tok", *data_ / "train.txt"});
@@ -308,7 +308,7 @@ TEST_F(ShoalTasks, AGpt2Classifies) {
   EXPECT_EQ(config["architectures"][0], "GPT2ForSequenceClassification");
   EXPECT_EQ(config["pad_token_id"], 1);
   EXPECT_EQ(json_of(out() + "/tokenizer_config.json")["pad_token"], "<|endoftext|>");
-  // Read again, and padded to another length.
+  // The saved model is evaluated with another padded length.
   const auto again =
       shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
              mine_ / "dev.tsv", "--output_dir", mine_ / "again", "--pad_to_max_length"});
@@ -316,7 +316,7 @@ TEST_F(ShoalTasks, AGpt2Classifies) {
   EXPECT_THAT(again.out, ::testing::Not(HasSubstr("no token is for padding")));
   EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
               json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
-  // config.json says what fills up, whatever the tokenizer calls padding.
+  // config.json decides the padding token, even if the tokenizer names another one.
   const auto other =
       shoal({"train", "--model_name_or_path", out(), "--tokenizer_name", mine_ / "tok",
              "--do_train", "false", "--validation_file", mine_ / "dev.tsv", "--output_dir",
@@ -331,7 +331,8 @@ TEST_F(ShoalTasks, RanksOfGpt2PredictAsOne) {
                       {"predict_results.txt"});
 }
 
-// Batches of like lengths pad less; the same samples, whatever the ranks.
+// Grouping rows of similar length needs less padding. The samples are the same for any number of
+// ranks.
 TEST_F(ShoalTasks, GroupsRowsByLength) {
   std::ofstream rows(mine_ / "mixed.tsv");
   rows << "sentence\tlabel\n";
@@ -358,7 +359,7 @@ TEST_F(ShoalTasks, GroupsRowsByLength) {
   const std::int64_t drawn = tokens("drawn", {}),
                      grouped = tokens("grouped", {"--group_by_length", "true"});
   EXPECT_LT(grouped, 0.8 * static_cast<double>(drawn));
-  // The fewest that there can be are the rows themselves: 22 of about 16, 42 of 5 tokens.
+  // The minimum is the rows' own tokens: 22 rows of about 16 and 42 of 5 tokens.
   EXPECT_GT(grouped, 500);
 }
 
@@ -366,7 +367,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& words) {
     const auto result = shoal(classify(tiny_bert(), more));
     expect_refused(result, words);
-    EXPECT_EQ(result.status, 2) << words;  // nothing failed: what was given is wrong
+    EXPECT_EQ(result.status, 2) << words;  // the arguments are wrong, nothing failed
   };
   expect_refused(train({"--task", "masked-lm"}), "gpt2, which has no head for masked-lm");
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
@@ -388,7 +389,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   refused({"--validation_file", mine_ / "other.tsv"}, "other.tsv, line 3");
 }
 
-// On 39c9efe0 each file chose columns of its own, and the first record of a file for all of it.
+// On commit 39c9efe0 each file had its own columns, chosen from its first record.
 TEST_F(ShoalTasks, ReadsTheSameColumnsInEveryFile) {
   std::ofstream(mine_ / "more.tsv") << "idx\tsentence\tlabel\n0\tthe shoal\tfine\n";
   expect_refused(shoal(classify(tiny_bert(), {"--validation_file", mine_ / "more.tsv"})),

@@ -1,4 +1,4 @@
-// What `shoal` prints of texts that others wrote, and what variables do to it.
+// The output of `shoal` for foreign texts, and the effect of environment variables.
 #include <filesystem>
 #include <fstream>
 
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Not;
 
-// Names out of files are shown, and never reach the terminal as commands.
+// Names from files are printed without control sequences for the terminal.
 TEST_F(Shoal, ShowsNamesThatWouldCommandTheTerminal) {
   const std::string header =
       R"({"w\u001b[31m\u009b2J\u202e": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})";
@@ -49,7 +49,7 @@ TEST_F(Shoal, NamesEveryVariableOfAWrongType) {
   }
 }
 
-// One variable makes all kernels those of a processor without AVX-512.
+// One variable makes all kernels behave as on a processor without AVX-512.
 TEST_F(Shoal, KernelsFollowTheLimitOfOneDnn) {
   ProgramOptions avx2;
   avx2.environment = {"ONEDNN_MAX_CPU_ISA=AVX2"};
@@ -59,7 +59,7 @@ TEST_F(Shoal, KernelsFollowTheLimitOfOneDnn) {
 #endif
 }
 
-// Output that is lost is no success.
+// A run whose output is lost must not succeed.
 TEST(ShoalOutput, ThatDoesNotFitOnTheDiskIsAnError) {
   const auto result =
       test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});

@@ -1,4 +1,4 @@
-// The real binary: what its subcommands do, and what it says when something is wrong.
+// The real program: the effects of its subcommands, and its error messages.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -68,7 +68,7 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   EXPECT_EQ(said.status, 0) << said.err;
   EXPECT_THAT(said.out, HasSubstr("the shoal"));
   EXPECT_EQ(said.out, shoal(words).out);
-  // Another seed draws other tokens; greedy ones do not depend on it.
+  // Another seed draws other tokens. Greedy tokens do not depend on the seed.
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), words.begin(), words.end());
     return shoal(more).out;
@@ -99,7 +99,7 @@ TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
   ProgramOptions options;
   options.signal_when_out_has = "'loss'";
   const auto stopped = train({"--max_steps", "400", "--save_steps", "1000"}, options);
-  EXPECT_EQ(stopped.status, 128 + 15) << stopped.err;  // `&&` and schedulers must not go on
+  EXPECT_EQ(stopped.status, 128 + 15) << stopped.err;  // `&&` and schedulers must stop here
   EXPECT_EQ(stopped.signal, 0);
   ASSERT_THAT(stopped.out,
               AllOf(HasSubstr("signal 15: saving "), HasSubstr("stopped by signal 15 at step"),
@@ -116,8 +116,8 @@ TEST_F(Shoal, StopsOnSigtermAndResumesToTheSameModel) {
   EXPECT_EQ(bytes(whole + "/model.safetensors"), bytes(model_file()));
 }
 
-// A handler's frame may not be written where oneDNN's code has the stack pointer for something
-// else.
+// oneDNN's code uses the stack pointer for other purposes, so no signal handler's frame
+// may be written there.
 TEST_F(Shoal, TakesSignalsOnAThreadThatComputesNothing) {
   std::vector<std::string> words = {
       "sh",
@@ -147,7 +147,7 @@ TEST_F(Shoal, TakesSignalsOnAThreadThatComputesNothing) {
   EXPECT_FALSE(main_takes) << result.out;
 }
 
-// Into parts and back: the run goes on from it to the same bytes.
+// Into parts and back: the run resumes from it and ends with the same bytes.
 TEST_F(Shoal, ConvertsCheckpointsThatRunsResumeFrom) {
   ASSERT_EQ(train().status, 0);
   const std::string parts = mine_ / "parts", whole = mine_ / "whole", light = mine_ / "light";
@@ -206,21 +206,22 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   const auto ranks = test::run_programs(words, {environment("0"), environment("1")});
   ASSERT_EQ(ranks[0].status, 0) << ranks[0].err;
   EXPECT_EQ(ranks[1].status, 0) << ranks[1].err;
-  EXPECT_EQ(ranks[1].out, "");  // only rank 0 speaks
+  EXPECT_EQ(ranks[1].out, "");  // only rank 0 prints
   const auto loss = [](const std::string& directory) {
     std::ifstream file(directory + "/all_results.json");
     return nlohmann::json::parse(file)["eval_loss"].get<double>();
   };
   EXPECT_NEAR(loss(out()), loss(mine_ / "two"), 2e-5 * loss(out()));
 
-  // What every rank finds wrong is said once, before anything is built.
+  // An error that every rank finds is reported once, before any model is built.
   const auto again = test::run_programs(words, {environment("0"), environment("1")});
   EXPECT_GT(again[0].status, 0);
   EXPECT_TRUE(is_one_line(again[0].err + again[1].err)) << again[0].err << again[1].err;
   EXPECT_THAT(again[0].err, HasSubstr("holds 2 checkpoints already"));
   EXPECT_EQ(again[0].out, "");
 
-  // A signal to one rank stops both, with a checkpoint, and both exit as signalled programs do.
+  // A signal to one rank stops both ranks with a checkpoint. Both exit as programs
+  // ended by a signal do.
   ProgramOptions stop;
   stop.signal_when_out_has = "'loss'";
   auto long_run = words;
@@ -231,7 +232,7 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_EQ(stopped[1].status, 128 + 15) << stopped[1].err;
   EXPECT_THAT(stopped[0].out, HasSubstr("stopped by signal 15 at step"));
 
-  // One rank finds something wrong alone: it is said once, and both end.
+  // Only one rank finds an error. It is reported once, and both end.
   auto bad = words;
   bad.push_back("--overwrite_output_dir");
   *std::find(bad.begin(), bad.end(), *data_ / "train.txt") = mine_ / "none.txt";
@@ -241,7 +242,8 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_TRUE(is_one_line(failed[0].err + failed[1].err)) << failed[0].err << failed[1].err;
   EXPECT_THAT(failed[0].err, HasSubstr("none.txt"));
 
-  // Rank 0 alone cannot write, in training: it says so with its rank, and rank 1 ends too.
+  // Only rank 0 fails to write, during training. It reports the error with its rank,
+  // and rank 1 ends too.
   fs::remove_all(mine_ / "two" + "/metrics.jsonl");
   fs::create_directory(mine_ / "two" + "/metrics.jsonl");
   auto longer = words;
@@ -254,8 +256,8 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   EXPECT_EQ(died[1].err, "");
 }
 
-// examples/gpt2-mesh.json, with a smaller model: as one rank trains it, saved and resumed on
-// another mesh, its model opened by one rank.
+// examples/gpt2-mesh.json with a smaller model. It trains as one rank does, resumes on another
+// mesh, and one rank opens its model.
 TEST_F(Shoal, TrainsOnAMesh) {
   const auto loss = [](const std::string& directory) {
     std::ifstream file(directory + "/all_results.json");
@@ -302,7 +304,7 @@ TEST_F(Shoal, TrainsOnAMesh) {
   EXPECT_NEAR(loss(mine_ / "opened"), loss(out()), 2e-5 * loss(out()));
 }
 
-// Two ranks as users start them; nothing where mpirun is not installed.
+// Starts two ranks as users do; empty if mpirun is not installed.
 std::optional<ProgramResult> under_mpirun(std::vector<std::string> words) {
   if (test::run_program({"sh", "-c", "command -v mpirun"}).status != 0) return std::nullopt;
   ProgramOptions options;
@@ -313,7 +315,7 @@ std::optional<ProgramResult> under_mpirun(std::vector<std::string> words) {
   return test::run_program(words, options);
 }
 
-// The same bits as plain processes give.
+// The bits are the same as with plain processes.
 TEST_F(Shoal, TrainsOnAMeshUnderMpirun) {
   const auto words =
       train_words({"--mp_parameters", R"({"pipeline_parallel_degree": 2, "microbatches": 2})",
@@ -353,7 +355,7 @@ TEST_F(Shoal, RefusesAMeshThatCannotBe) {
       EXPECT_EQ(result.out, "");
       said += result.err;
     }
-    EXPECT_EQ(said, results[0].err);  // rank 0 alone
+    EXPECT_EQ(said, results[0].err);  // only rank 0
     EXPECT_TRUE(is_one_line(said)) << said;
     EXPECT_THAT(said, HasSubstr(text));
   };
@@ -375,7 +377,7 @@ TEST_F(Shoal, RefusesWrongOptions) {
   const auto unknown = train({"--peft_config", "z.json"});
   expect_refused(unknown, "there is no option 'peft_config'");
   EXPECT_THAT(unknown.err, ::testing::Not(HasSubstr("fsdp_config"))) << "that is refused itself";
-  // A default that is given is not a default.
+  // An option set to its default value counts as given.
   expect_refused(train({"--max_grad_norm", "1.0", "--mp_parameters",
                         R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})"}),
                  "sdp_gradient_clipping is 0.5");
@@ -387,11 +389,11 @@ TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--model_type", "bert"}), "bert");
   expect_refused(train({"--model_type", "bert", "--config_name", "gpt2"}), "bert");
   expect_refused(train({"--trace", mine_ / "none" + "/trace.json"}), "trace.json");
-  EXPECT_FALSE(fs::exists(model_file()));  // found before training, not after
+  EXPECT_FALSE(fs::exists(model_file()));  // detected before training
   expect_refused(train({"--do_train", "false", "--do_eval", "false"}), "nothing to do");
   expect_refused(train({"--do_train", "false", "--resume_from_checkpoint", "true"}),
                  "--model_name_or_path");
-  // Without a validation set, what asks for one is not ignored.
+  // Without a validation set, an option that needs one is not ignored.
   auto alone = train_words({"--eval_on_start"});
   const auto held_out = std::find(alone.begin(), alone.end(), "--validation_file");
   alone.erase(held_out, held_out + 2);
@@ -424,7 +426,7 @@ TEST_F(Shoal, SaysWhichCommandWasMeant) {
   EXPECT_THAT(shoal({}).err, HasSubstr("a command is needed: train, generate"));
 }
 
-// Every option of `shoal generate` that changes what is said or written, changes it.
+// Every option of `shoal generate` changes the text or a file.
 TEST_F(Shoal, GenerateObeysItsOptions) {
   ASSERT_EQ(train({"--save_strategy", "no", "--learning_rate", "0.01"}).status, 0);
   const auto generate = [&](std::vector<std::string> more) {
@@ -449,7 +451,7 @@ TEST_F(Shoal, GenerateObeysItsOptions) {
   EXPECT_EQ(generate({"-p", "the", "--max-new-tokens", "0"}).status, 0);
   expect_refused(generate({"-p", "the", "--tokenizer", mine_ / "none"}), "none");
   expect_refused(generate({"-p", "the", "--top-p", "0"}), "--greedy");
-  // bf16 rounds the logits; ids in a file give those of the same prompt.
+  // bf16 rounds the logits. Ids from a file give the same logits as the prompt.
   const auto logits = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"--logits-out", mine_ / "l.safetensors"});
     EXPECT_EQ(generate(more).status, 0);
@@ -464,7 +466,7 @@ TEST_F(Shoal, GenerateObeysItsOptions) {
   expect_refused(generate({"-p", "x", "--input-ids", mine_ / "ids.safetensors", "--logits-out",
                            mine_ / "l.safetensors"}),
                  "choose one");
-  // 64 positions: what does not fit is said.
+  // The model has 64 positions. Text beyond them is reported.
   const auto clipped = generate({"-p", "the shoal", "--max-new-tokens", "100", "--no-stop"});
   EXPECT_EQ(clipped.status, 0);
   EXPECT_THAT(clipped.err, HasSubstr("fit into the model's 64 positions"));
@@ -483,7 +485,7 @@ TEST_F(Shoal, RefusesDataItCannotUse) {
   expect_refused(train({"--train_file", mine_ / "bytes.txt"}), "bytes.txt");
   expect_refused(train({"--per_device_train_batch_size", "100000", "--dataloader_drop_last"}),
                  "fewer than one batch");
-  // Tokens of a larger vocabulary than the model's.
+  // The ids are from a larger vocabulary than the model's.
   ASSERT_EQ(
       shoal({"data", "prepare", "-t", *data_ / "tok", "-o", mine_ / "tokens", *data_ / "train.txt"})
           .status,

@@ -1,4 +1,4 @@
-// The real binary on texts: tokenizers trained and used, token files prepared.
+// The real program on texts: training and using tokenizers, preparing token files.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -41,7 +41,7 @@ TEST_F(Shoal, TokenizesBothWays) {
       "choose one");
 }
 
-// A directory of Llama's with nothing but tokenizer.model: texts, training, generation.
+// A Llama directory with only tokenizer.model: texts, training, generation.
 TEST_F(Shoal, TakesATokenizerModelAlone) {
   namespace fs = std::filesystem;
   const std::string model =
@@ -72,7 +72,7 @@ TEST_F(Shoal, TakesATokenizerModelAlone) {
   EXPECT_EQ(generate(), by_json);
 }
 
-// Every option of `shoal data prepare` changes the files it makes, or what is refused.
+// Every option of `shoal data prepare` changes the files or the set of refused inputs.
 TEST_F(Shoal, PreparesAsItsOptionsSay) {
   std::ofstream(mine_ / "text.txt")
       << "the shoal asks where it goes\n\nswims in\ncold water\n\nand no fish\n";
@@ -84,7 +84,7 @@ TEST_F(Shoal, PreparesAsItsOptionsSay) {
     more.insert(more.begin(), {"data", "prepare", "-t", *data_ / "tok", "-o", directory});
     const auto result = shoal(more);
     EXPECT_EQ(result.status, 0) << result.err;
-    // "train: PATH (6 documents, 30 tokens)", without the path.
+    // "train: PATH (6 documents, 30 tokens)" without the path.
     std::string counts;
     std::istringstream lines(result.out);
     for (std::string line; std::getline(lines, line);)
@@ -145,7 +145,7 @@ TEST_F(Shoal, TrainsTokenizersAsItsOptionsSay) {
       "10");
 }
 
-// Before anything is read for it, by its option; so is what tokens are kept in.
+// The error comes before any data is read, and names the option. The same holds for the data cache.
 TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
   std::ofstream(mine_ / "file") << "in the way";
   const auto refused = [this](const std::vector<std::string>& more, const std::string& text) {
@@ -160,14 +160,14 @@ TEST_F(Shoal, RefusesAnOutputDirectoryThatCannotBe) {
   refused({"--output_dir", file + "/in"}, "shoal train: output_dir " + file + "/in: Not a dir");
   refused({"--output_dir", file, "--data_cache_dir", mine_ / "tokens"}, "train: output_dir ");
   refused({"--data_cache_dir", file}, "shoal train: data_cache_dir " + file + ": Not a directory");
-  if (::geteuid() == 0) return;  // whom no permissions keep out
+  if (::geteuid() == 0) return;  // permissions do not restrict root
   std::filesystem::create_directory(mine_ / "kept");
   namespace fs = std::filesystem;
   fs::permissions(mine_ / "kept", fs::perms::owner_read | fs::perms::owner_exec);
   refused({"--output_dir", mine_ / "kept"}, "output_dir " + (mine_ / "kept") + ": Permission");
 }
 
-// As run_clm, unless told otherwise: Llama's <s> before each line.
+// As in run_clm by default: Llama's <s> before each line.
 TEST_F(Shoal, PutsTheTokenizersSpecialTokensAroundLines) {
   std::ofstream(mine_ / "three.txt") << "the shoal\n\nthe sea\n";
   const auto prepared = [this](std::vector<std::string> more) {
@@ -192,7 +192,7 @@ TEST_F(Shoal, PutsTheTokenizersSpecialTokensAroundLines) {
                  "add_special_tokens false is given, but the task is masked-lm");
 }
 
-// By what the user gave, not by the token file that was made of it.
+// The error names the user's file, not the token file made from it.
 TEST_F(Shoal, NamesTheTextThatFillsNoBlock) {
   const std::string few = mine_ / "few.txt";
   std::ofstream(few) << "the shoal";

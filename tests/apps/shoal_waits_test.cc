@@ -1,4 +1,4 @@
-// Ranks of several hosts while one prepares text: no death and no hang of one keeps the others.
+// Ranks on several hosts while one prepares text: its death or hang must end the others too.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -25,8 +25,8 @@ class ShoalWaits : public Shoal {
     double seconds = 0;  // from the signal to the survivor's end
   };
 
-  // Rank `busy` of two, each on a host of its own, cannot get on with its text: this process holds
-  // the lock that whoever prepares it takes. Then `signal` is sent to rank `victim`.
+  // Two ranks are on separate hosts. Rank `busy` cannot prepare its text, because this process
+  // holds the lock for it. Then rank `victim` gets `signal`.
   Ended run(int busy, int victim, int signal, const std::vector<std::string>& variables) {
     const std::string name = prepared_name();
     const std::string cache = fmt::format("{}{}", mine_ / "cache", busy);
@@ -40,7 +40,7 @@ class ShoalWaits : public Shoal {
     options.environment = variables;
     options.signal = signal;
     options.signal_only = victim;
-    // The other one has its tokens: it waits, or will at once.
+    // The other rank has its tokens, so it waits now or soon.
     options.signal_when = [&] { return fs::exists(other + "/train-" + name + ".shoaltok"); };
     auto words = train_words({"--do_eval", "false", "--validation_file", ""});
     words.insert(words.begin(),
@@ -61,7 +61,7 @@ class ShoalWaits : public Shoal {
     EXPECT_GT(ended.victim.signalled, 0) << ended.survivor.err << ended.victim.err;
     return ended;
   }
-  // The key in the names of what a run of train_words() prepares.
+  // The key in the file names that a run of train_words() prepares.
   std::string prepared_name() {
     const auto once = train({"--do_eval", "false", "--validation_file", "", "--max_steps", "1",
                              "--save_strategy", "no", "--data_cache_dir", mine_ / "cache"});
@@ -75,7 +75,7 @@ class ShoalWaits : public Shoal {
     EXPECT_EQ(ended.survivor.status, 1) << ended.survivor.err;
     EXPECT_LT(ended.seconds, at_most) << ended.survivor.err;
     const auto by_link = HasSubstr(fmt::format("rank {} (host host{})", victim, victim));
-    // Rank 0 serves the store: the survivor may learn of its death there first.
+    // Rank 0 serves the store, so the survivor may learn of its death from there first.
     const auto by_store = HasSubstr("rank 0, which serves it, has ended");
     if (victim == 0)
       EXPECT_THAT(ended.survivor.err, ::testing::AnyOf(by_link, by_store));
@@ -85,7 +85,7 @@ class ShoalWaits : public Shoal {
   }
 };
 
-constexpr double kDeath = 5;  // seconds; it takes a tenth of one, and this machine may be loaded
+constexpr double kDeath = 5;  // seconds; usually a tenth of a second, but the machine may be loaded
 
 TEST_F(ShoalWaits, EndWhenTheRankThatPreparesIsKilled) {
   expect_ended(run(1, 1, SIGKILL, {}), 1, kDeath);
@@ -106,16 +106,17 @@ TEST_F(ShoalWaits, EndAtTheDeadlineWhenTheRankThatPreparesIsStopped) {
   EXPECT_THAT(ended.survivor.err, HasSubstr("no heartbeat of rank 1"));
 }
 TEST_F(ShoalWaits, EndAtTheDeadlineWhenTheRankThatPreparesDoesNothing) {
-  // Alive, but without progress.
+  // The rank is alive but makes no progress.
   const Ended ended = run(1, 1, SIGWINCH, {"SHOAL_DEADLINE_S=2"});
   EXPECT_EQ(ended.survivor.status, 1);
   EXPECT_LT(ended.seconds, 10);
 }
 
-// Ranks of one host that evaluate for a long time before the first step.
+// Ranks on one host that run a long evaluation before the first step.
 class ShoalEvaluates : public Shoal {
  protected:
-  // What rank 0 says, and the seconds from the signal to its end. `victim` -1: both get it.
+  // Returns rank 0's output and the seconds from the signal to its end. `victim` -1: both
+  // ranks get the signal.
   std::pair<ProgramResult, double> run(int victim, int signal,
                                        const std::vector<std::string>& variables = {}) {
     std::ofstream(mine_ / "long.txt") << sentences(20000);
@@ -166,7 +167,7 @@ TEST_F(ShoalEvaluates, SaveAndEndWhenToldTo) {
   EXPECT_TRUE(fs::exists(out() + "/checkpoint-0/COMPLETE"));
 }
 
-// libfabric's libraries take such signals when they are loaded.
+// libfabric's libraries install their own signal handlers when they are loaded.
 TEST_F(Shoal, EndsByASignalBeforeItTrains) {
   std::ofstream(mine_ / "long.txt") << sentences(100000);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
@@ -195,7 +196,7 @@ TEST_F(Shoal, EndsByASignalThatALibraryTookWhileItWasLoaded) {
     }
 }
 
-// Loads its libraries twice: it restarts itself where GOMP_SPINCOUNT is not set.
+// The program restarts itself if GOMP_SPINCOUNT is not set, and so loads its libraries twice.
 TEST_F(Shoal, EndsByASignalAtAnyMomentOfItsStart) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own start comes first";

@@ -1,5 +1,5 @@
-// As a library does that takes the signals while it is loaded. The one that SHOAL_TEST_SIGNAL names
-// comes at that moment.
+// Installs signal handlers when loaded, as some libraries do. The signal named by SHOAL_TEST_SIGNAL
+// is raised at that moment.
 #include <csignal>
 #include <cstdlib>
 

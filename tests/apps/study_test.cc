@@ -65,7 +65,7 @@ TEST(Study, WhatCannotBeIsOneLineWithTheRemedy) {
   EXPECT_THAT(error_of(o), HasSubstr("no number of examples below 10^12"));
 }
 
-// The published study: 2, 4, 8 and 16 nodes, and what workers brought at batch 16.
+// The published study: 2, 4, 8 and 16 nodes, and the gain from workers at batch 16.
 TEST(Study, GainAndEfficiencyAreThePublishedOnes) {
   const double speeds[] = {3235, 5437, 8094, 10814};
   const double gains[] = {0.16, 0.24, 0.41, 0.60};
@@ -120,7 +120,7 @@ TEST(Study, ThePageNeedsNothingElse) {
   EXPECT_EQ(count("<svg class=\"plot"), 2);
   EXPECT_EQ(count("<path class=\"c c"), 4);
   EXPECT_EQ(count("<circle"), 8);
-  // One number of ranks is a chart too.
+  // A single number of ranks also gives a valid chart.
   EXPECT_THAT(study_page(evaluate_study({{{1, 0, 8, 10}, 50, 0}}), 80, "one"),
               Not(HasSubstr("nan")));
 }

@@ -1,4 +1,5 @@
-// bench/cluster/emulate: hosts with names of their own, one network each rail, nothing left behind.
+// bench/cluster/emulate: hosts with their own names, a network for each rail, and a complete
+// clean-up.
 #include <algorithm>
 #include <sstream>
 
@@ -29,7 +30,7 @@ ProgramResult emulate(std::vector<std::string> words, const test::ProgramOptions
 class Emulate : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Whether this machine lets us make namespaces and shaped links at all.
+    // True if this machine allows namespaces and shaped links at all.
     const auto tried = test::run_program(
         {"bash", "-c",
          "n=shoal-probe-$$; ip netns add $n && ip -n $n link add v0 type veth peer name v1 && "
@@ -57,8 +58,8 @@ TEST_F(Emulate, HandsOnTheExitStatusAndLeavesNothing) {
   const auto failed = emulate({"--hosts", "2", "--ranks-per-host", "1", "--launcher", "plain", "--",
                                "bash", "-c", "exit $((RANK * 7))"});
   EXPECT_EQ(failed.status, 7);
-  // Stopped by a signal: what it made goes all the same. Its name carries its process number, so
-  // clusters of others do not matter.
+  // After a signal everything is cleaned up too. Names contain the process number, so other
+  // clusters do not matter.
   test::ProgramOptions stopped;
   stopped.signal_when_out_has = "here";
   const auto result = emulate({"--hosts", "2", "--ranks-per-host", "1", "--launcher", "plain", "--",

@@ -1,5 +1,5 @@
-# Installs into a scratch prefix, builds the examples against it as external projects, and runs them
-# for a few steps, on one rank and on four.
+# Installs into a scratch prefix, builds the examples against it as external projects, and runs them for a few steps on
+# one rank and on four.
 set(scratch ${BUILD}/install-test)
 set(prefix ${scratch}/prefix)
 function(run)
@@ -70,7 +70,7 @@ if(NOT EXISTS ${scratch}/fine/model.safetensors)
 endif()
 run(${own_model})
 string(REGEX MATCH "step  99  Huber loss [0-9.]+" own "${output}")
-# Saved on one rank, continued by another run: the losses are those of one rank that goes on.
+# Saved on one rank and resumed by another run: the losses are those of one uninterrupted run.
 run(${train_parallel} --steps 3 --output_dir ${scratch}/parts)
 file(COPY ${scratch}/parts DESTINATION ${scratch}/four)
 run(${train_parallel} --steps 1 --output_dir ${scratch}/parts)

@@ -17,7 +17,7 @@ class BenchHelp(unittest.TestCase):
         (self.root / "tools").mkdir()
         for name in ("bench.sh", "dev-common.sh"):
             shutil.copy(SOURCE / "tools" / name, self.root / "tools")
-        # Who builds says so, and so does who starts ranks.
+        # Programs that build or start ranks log their call.
         for name in ("cmake", "ninja", "mpirun", "apt-get"):
             self.program(f"bin/{name}", f"echo {name} >> calls; exit 3")
 

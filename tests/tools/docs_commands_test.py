@@ -23,7 +23,7 @@ SMALLER = {
     "gpt2": {"--vocab-size 4096": "--vocab-size 300", "--max_train_minutes 5": "--max_steps 2 --eval_steps 2"},
     "collectives": {"-e 64M": "-e 1M", "-e 16M": "-e 1M"},
 }
-# What the output must have, so that a page cannot pass by doing nothing.
+# Texts that the output must contain, so that a page cannot pass by doing nothing.
 SAYS = {
     "install": ["shoal 0.", "huge pages"],
     "fine-tune": ["eval_accuracy", "predictions in out/predictions", "index\tprediction"],

@@ -15,7 +15,7 @@ import run
 import shows
 import tests
 
-# A GoogleTest program of one suite; its second test has a child that holds its pipes and hangs.
+# A GoogleTest program with one suite. Its second test has a child that keeps its pipes open and hangs.
 PROGRAM = """#!/bin/sh
 case "$*" in
   *list_tests*) printf 'Suite.\\n  Ends\\n  Hangs\\n'; exit 0 ;;
@@ -58,7 +58,7 @@ class Pieces(unittest.TestCase):
         with open(self.pid_file) as file:
             child = int(file.read())
         for _ in range(100):
-            try:  # killed, and perhaps not yet reaped by whoever inherited it
+            try:  # killed, and perhaps not yet reaped by its new parent
                 with open(f"/proc/{child}/stat") as file:
                     if file.read().rsplit(")", 1)[1].split()[0] == "Z":
                         return
@@ -91,7 +91,7 @@ class Pieces(unittest.TestCase):
         self.assertFalse(tests.result_of(context, report)["ok"])
 
 
-# Runs what it is given, and finds no error in it.
+# Runs its command and finds no error in it.
 SANITIZER = """#!/bin/sh
 while [ "${1#--}" != "$1" ] || [ "${1#*/bin/}" = "$1" ]; do shift; done
 "$@"

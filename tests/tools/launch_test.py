@@ -15,7 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "examples" / "launch"
 SHOAL = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
-# moto, which tests of SageMaker use, brings PyYAML.
+# The SageMaker tests' installation of moto includes PyYAML.
 sys.path += [str(path) for path in ROOT.glob("build/moto/lib/python3*/site-packages")]
 try:
     import yaml
@@ -129,7 +129,7 @@ class Launch(unittest.TestCase):
         queue, = cluster["Scheduling"]["SlurmQueues"]
         resource, = queue["ComputeResources"]
         self.assertTrue(resource["Efa"]["Enabled"] and queue["Networking"]["PlacementGroup"]["Enabled"])
-        self.assertEqual(len(queue["Networking"]["SubnetIds"]), 1)  # a placement group lies in one zone
+        self.assertEqual(len(queue["Networking"]["SubnetIds"]), 1)  # a placement group is in one zone
         storage, = cluster["SharedStorage"]
         self.assertEqual(storage["StorageType"], "FsxLustre")
         self.assertEqual(storage["FsxLustreSettings"]["StorageCapacity"] % 1200, 0)

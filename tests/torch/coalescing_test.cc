@@ -1,4 +1,4 @@
-// Calls of CUDA tensors between startCoalescing() and endCoalescing(), on emulated GPUs.
+// Calls with CUDA tensors between startCoalescing() and endCoalescing(), on emulated GPUs.
 #include <thread>
 #include <vector>
 
@@ -47,7 +47,7 @@ TEST_P(CoalescedOnDevices, CoalescedCallsAreOneWork) {
   });
 }
 
-// They begin at once: this rank may need one before it ends the block.
+// Messages begin at once, because this rank may need one before it ends the block.
 TEST_P(CoalescedOnDevices, MessagesAreNoneOfTheCollectives) {
   run([](Rank& rank) {
     const int other = 1 - rank.rank;
@@ -80,7 +80,7 @@ TEST_P(CoalescedOnDevices, ARefusedCallIsLeftOut) {
   });
 }
 
-// An exception of the caller's came in between.
+// The caller's exception interrupted the block.
 TEST_P(CoalescedOnDevices, CallsOfABlockThatNeverEndsAreMade) {
   run([](Rank& rank) {
     Tensors first{rank.late(rank.rank + 1)}, later{rank.late(rank.rank + 1)};

@@ -38,7 +38,7 @@ def hyperparameters(script):
     words = arguments(script, replicas=RANKS // 2)
     given = {word[2:]: True if following.startswith("--") else following
              for word, following in zip(words, [*words[1:], "--"]) if word.startswith("--")}
-    given["output_dir"] = "../model"  # of /opt/ml/code: SM_MODEL_DIR
+    given["output_dir"] = "../model"  # relative to /opt/ml/code: SM_MODEL_DIR
     return {name: json.dumps(value) for name, value in {**given, **DISTRIBUTIONS[script]}.items()}
 
 

@@ -29,7 +29,7 @@ inline c10::intrusive_ptr<ProcessGroupShoal> make_group(
       store, rank, size, c10::make_intrusive<c10d::Backend::Options>("shoal", timeout));
 }
 
-// A rank with a GPU of its own and a group.
+// A rank with its own GPU and group.
 struct Rank {
   Rank(const World& world, Store& meetings, const c10::intrusive_ptr<c10d::Store>& store,
        double seconds)
@@ -43,7 +43,7 @@ struct Rank {
   at::Tensor full(double value, at::IntArrayRef sizes = {kElements}) const {
     return at::full(sizes, value, at::TensorOptions(at::kFloat)).to(device);
   }
-  // `value` in every element, written as late as the device may, over -1.
+  // A tensor that is -1 until the device writes `value` to every element, as late as it may.
   at::Tensor late(double value, at::IntArrayRef sizes = {kElements}) {
     const at::Tensor tensor = full(-1, sizes);
     sources_.push_back(full(value, sizes));
@@ -61,7 +61,7 @@ struct Rank {
   void meet(const std::string& where) const {
     barrier(meetings_, where, size, Deadline::in_seconds(60));
   }
-  int total() const { return size * (size + 1) / 2; }  // of the ranks' numbers from 1
+  int total() const { return size * (size + 1) / 2; }  // sum of 1 to size
 
   int rank, size;
   c10::Device device;
@@ -72,7 +72,7 @@ struct Rank {
   Tensors sources_;  // outlive the copies from them
 };
 
-// Each element, read in the order of the current stream.
+// Checks each element, read in the order of the current stream.
 inline void expect(const at::Tensor& tensor, double value, const char* what) {
   const at::Tensor behind = at::empty_like(tensor);
   test::queue_copy(behind, tensor);

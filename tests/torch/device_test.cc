@@ -1,5 +1,5 @@
-// CUDA tensors through PyTorch's backend, on emulated GPUs: every operation against predictable
-// results, and the order of streams. Over Shoal's own collectives and over a shim of NCCL's.
+// CUDA tensors through PyTorch's backend, on emulated GPUs: every operation with predictable
+// results, and the order of streams. Runs with Shoal's own collectives and with a shim of NCCL.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -122,7 +122,7 @@ TEST_P(OperationsOnDevices, AllToAll) {
   });
 }
 
-// All ranks send before they receive, which stops a stream of NCCL's.
+// All ranks send before they receive, which would block a stream with NCCL.
 TEST_P(OperationsOnDevices, MessagesMatchInOrderBesideCollectives) {
   run([](Rank& rank) {
     const int next = (rank.rank + 1) % rank.size, last = (rank.rank + rank.size - 1) % rank.size;
@@ -173,7 +173,7 @@ TEST_P(OnDevices, TypesAndReductions) {
   });
 }
 
-// The call follows the stream on which it is made, and the waiting stream follows the call and the
+// A call waits for the stream on which it is made. The waiting stream follows the call and the
 // copies out of it, whichever stream that is.
 TEST_P(OnDevices, StreamsAreInOrderAroundACall) {
   run([](Rank& rank) {
@@ -188,7 +188,7 @@ TEST_P(OnDevices, StreamsAreInOrderAroundACall) {
       sum = rank.group->allreduce(tensors, {});
       gather = rank.group->allgather(lists, mine, {});
       mine.clear();
-      test::queue_fill(rank.late(0), 0xff);  // memory that was free, if there is any
+      test::queue_fill(rank.late(0), 0xff);  // uses free memory, if there is any
     }
     const c10::StreamGuard guard(waits);
     wait(gather);
@@ -203,7 +203,7 @@ TEST_P(OnDevices, StreamsAreInOrderAroundACall) {
   });
 }
 
-// NCCL's operations need no host: wait() is the stream's.
+// NCCL's operations need no host thread, so wait() only orders streams.
 TEST_P(OnDevices, WaitsOfNcclAreTheStreams) {
   if (!is_nccl()) GTEST_SKIP() << "Shoal's own operations need hosts, so the host waits";
   run([](Rank& rank) {
@@ -223,7 +223,7 @@ TEST_P(OnDevices, WaitsOfNcclAreTheStreams) {
   });
 }
 
-// As DDP's hooks, whose callbacks compute on what a collective brings.
+// Like DDP's hooks, these callbacks compute on the results of a collective.
 TEST_P(OnDevices, CallbacksOfFuturesComeAfterTheResults) {
   run([](Rank& rank) {
     Tensors tensors{rank.late(rank.rank + 1)};
@@ -250,7 +250,7 @@ TEST_P(OnDevices, CallbacksOfFuturesComeAfterTheResults) {
   });
 }
 
-// Without a later call of the group.
+// The tensors are freed without a later call of the group.
 TEST_P(OnDevices, TensorsOfACallAreFreedOnceItHasEnded) {
   run([](Rank& rank) {
     std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> output;
@@ -267,14 +267,14 @@ TEST_P(OnDevices, TensorsOfACallAreFreedOnceItHasEnded) {
   });
 }
 
-// Each begins a Work and looks at the other's before it.
+// Each thread starts calls, which also completes earlier calls of the other thread.
 TEST_P(OnDevices, ThreadsShareAGroup) {
   run([](Rank& rank) {
     const auto call = [&] {
       for (int turn = 0; turn < 200; ++turn) {
         Tensors tensors{rank.full(rank.rank + 1, {8, 2}).select(1, 0)};  // copied out
         const WorkResult work = rank.group->allreduce(tensors, {});
-        if (turn % 8 != 0) continue;  // else another call completes it
+        if (turn % 8 != 0) continue;  // otherwise another call completes it
         wait(work);
         expect(tensors[0].contiguous(), rank.total(), "all_reduce");
       }
@@ -344,7 +344,7 @@ TEST_P(OnDevices, WhatCannotBeIsRefusedByName) {
 }
 
 #ifdef C10D_BACKEND_HAS_HOOKS
-// A hook that throws changes nothing.
+// An exception in a hook has no effect.
 TEST_P(OnDevices, HooksAreToldOfEndsAndFailures) {
   run(
       [](Rank& rank) {
@@ -406,7 +406,7 @@ TEST_P(OnDevices, ARankThatDoesNotCallIsNamed) {
       1.5);
 }
 
-// Nobody waits on the host for what NCCL's streams wait for.
+// No host thread waits for the calls that NCCL's streams wait for.
 TEST_P(OnDevices, AWorkThatStreamsWaitForTimesOut) {
   if (!is_nccl()) GTEST_SKIP() << "the host waits";
   run(

@@ -10,7 +10,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
-// The backend asks whether a thread has Python, which this program has not.
+// The backend checks whether a thread has Python; this program has none.
 extern "C" {
 struct _ts;
 int Py_IsInitialized();
@@ -35,7 +35,7 @@ std::size_t place(c10::Device device) { return static_cast<std::size_t>(device.i
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
 
-// Of stream 0. It lives until the process ends.
+// The handle of stream 0, which lives until the process ends.
 void* default_stream(c10::Device device) {
   static std::mutex mutex;
   static std::array<void*, kDevices> streams{};
@@ -91,7 +91,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-// On the current stream, as PyTorch's caching allocator.
+// Allocates on the current stream, like PyTorch's caching allocator.
 struct DeviceAllocator final : c10::Allocator {
   struct Block {
     Stream stream;
@@ -139,7 +139,7 @@ at::Tensor view(const at::Tensor& tensor, at::IntArrayRef sizes) {
   return at::native::view(tensor, sizes);
 }
 
-// The memory that a tensor of a device reaches, on the host and under the same strides.
+// The memory of a device tensor as a host tensor with the same strides.
 at::Tensor on_host(const at::Tensor& tensor) {
   const Stream stream = handle_of(current_stream(tensor.device()));
   std::int64_t reach = tensor.numel() > 0 ? 1 : 0;

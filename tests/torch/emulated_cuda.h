@@ -1,6 +1,6 @@
-// PyTorch's device type CUDA over Shoal's emulated GPUs: its streams and events, memory, copies
-// and, by way of the CPU, all other operations on tensors. For programs that link PyTorch's CPU
-// library only, where the type is free.
+// PyTorch's device type CUDA on Shoal's emulated GPUs: streams, events, memory and copies. All
+// other tensor operations run on the CPU. For programs that link only PyTorch's CPU library, where
+// this device type is not used.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@
 
 namespace shoal::test {
 
-// The stream of the device that this thread's work is queued on.
+// The stream on which this thread queues its work for the device.
 c10::Stream current_stream(c10::Device device);
 Stream handle_of(c10::Stream stream);
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 import ranks
 
-DEADLINE = 3.0  # seconds, of the process groups
-WITHIN = DEADLINE + 2.5  # of which half a second is for the start of the ranks
+DEADLINE = 3.0  # seconds, for the process groups
+WITHIN = DEADLINE + 2.5  # half a second is for starting the ranks
 
 
 def survivors(size, body, *, stopped=None):
@@ -120,7 +120,7 @@ def late_receiver(rank, size):
         return
     first = dist.isend(large, 1)
     time.sleep(DEADLINE + 0.5)
-    second = dist.isend(small, 1)  # looks at the first
+    second = dist.isend(small, 1)  # checks the first
     second.wait()
     first.wait()
 
@@ -150,7 +150,7 @@ def forked(rank, size):
     held, ended = torch.empty(1 << 20), []
     work = dist.irecv(torch.zeros(4), 1 - rank)
 
-    def allocates():  # in C++ without Python's lock, and so during the forks too
+    def allocates():  # in C++ without Python's lock, so it runs during the forks too
         while not ended:
             torch.empty(1 << 17).add(1)
     threads = [threading.Thread(target=allocates) for _ in range(2)]
@@ -169,7 +169,7 @@ def forked(rank, size):
                 except ValueError as problem:
                     refusals += "forked" in str(problem)
                 except BaseException:
-                    os._exit(99)  # the test counts refusals only
+                    os._exit(99)  # the test counts only refusals
             os._exit(refusals)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         if statuses[-1] != 3:
@@ -320,7 +320,7 @@ def reconfigures(rank, size):
     assert total.eq(1).all()
     dist.recv(total, 0) if rank == 0 else dist.send(total + 1, 1)
     assert total.eq(2 - rank).all()
-    if rank == 0:  # joins anew, and so counts its barriers from 0
+    if rank == 0:  # joins again, and so counts its barriers from 0
         dist.destroy_process_group()
         dist.init_process_group("shoal", store=dist.PrefixStore("again", store), rank=rank, world_size=size,
                                 timeout=timedelta(seconds=DEADLINE), enable_reconfigure=True)

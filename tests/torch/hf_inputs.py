@@ -7,7 +7,7 @@ import pathlib
 import torch
 import transformers
 
-# `evaluate` takes a metric from a folder of its name in the working directory; elsewhere it asks the hub.
+# `evaluate` loads a metric from a folder of that name in the working directory; otherwise it asks the hub.
 _METRIC = """
 import datasets
 import evaluate
@@ -57,7 +57,7 @@ def _models(folder, shared):
     t5 = transformers.T5Config(vocab_size=len(words), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
                                pad_token_id=words.pad_token_id, eos_token_id=words.sep_token_id,
                                decoder_start_token_id=words.pad_token_id)
-    # Without dropout, so that microbatches are as their batch.
+    # Without dropout, so that microbatches give the same results as their batch.
     robertas = transformers.RobertaTokenizerFast(*_roberta_vocabulary(folder, shared), model_max_length=60)
     roberta = transformers.RobertaConfig(vocab_size=len(robertas), hidden_size=32, num_hidden_layers=4,
                                          num_attention_heads=2, intermediate_size=64, max_position_embeddings=64,
@@ -83,7 +83,7 @@ def _data(folder, shared):
             rows = list(itertools.islice(pairs, 1, count + 1))
         _rows(folder / f"pairs-{split}.json",
               ({"sentence1": row[3], "sentence2": row[4], "label": int(row[0])} for row in rows))
-        _rows(folder / f"mnli-{split}.json",  # its columns and its number of labels
+        _rows(folder / f"mnli-{split}.json",  # has its own columns and number of labels
               ({"premise": row[3], "hypothesis": row[4], "label": number % 3} for number, row in enumerate(rows)))
     squad = json.loads((shared / "squad-v1.1-sample.json").read_text())
     asked = [{"id": question["id"], "context": paragraph["context"], "question": question["question"],
@@ -102,4 +102,4 @@ def make(folder: pathlib.Path, shared: pathlib.Path) -> None:
     _metrics(folder)
     _models(folder, shared)
     _data(folder, shared)
-    (folder / "nltk/tokenizers/punkt").mkdir(parents=True)  # run_summarization.py looks whether it is there
+    (folder / "nltk/tokenizers/punkt").mkdir(parents=True)  # run_summarization.py checks whether it exists

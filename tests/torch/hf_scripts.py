@@ -14,11 +14,11 @@ SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared/data"
 SCRIPTS = os.environ.get("SHOAL_HF_EXAMPLES")
 PACKAGES = ("transformers", "accelerate", "datasets", "evaluate", "sklearn", "nltk")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-# What SageMaker's container has where distribution is {"smdistributed": {"dataparallel": {"enabled": True}}}.
+# The variables of SageMaker's container for distribution {"smdistributed": {"dataparallel": {"enabled": True}}}.
 _SAGEMAKER = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost",
              "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled": true}',
              "SAGEMAKER_JOB_NAME": "examples", "ACCELERATE_TORCH_DEVICE": "cpu"}
-# SageMaker's library whose backend is gloo, in the place of Shoal's.
+# A replacement for Shoal's smdistributed package that uses gloo.
 _ON_GLOO = """
 import pathlib, runpy, shoal
 real = pathlib.Path(shoal.__file__).parent.parent / "smdistributed/dataparallel/torch/torch_smddp.py"

@@ -1,4 +1,4 @@
-// A Lane over Communicators of the test's own, which tell when they end.
+// A Lane over Communicators that the test provides, which tell when they end.
 #include "shoal/torch/lane.h"
 
 #include <functional>
@@ -13,7 +13,7 @@
 namespace shoal::pytorch {
 namespace {
 
-// Never sends and never receives anything.
+// Never sends or receives anything.
 class Silent final : public collectives::BackendCommunicator {
  public:
   explicit Silent(std::function<void()> at_end) : at_end_(std::move(at_end)) {}
@@ -38,7 +38,7 @@ class Silent final : public collectives::BackendCommunicator {
   std::function<void()> at_end_;
 };
 
-// A Communicator may write a message that is on its way until it has ended.
+// A Communicator may write to a message's memory until it has ended.
 TEST(Lane, MemoryOfMessagesOutlivesTheirCommunicator) {
   auto receive = std::make_shared<Mailbox::Receive>();
   receive->into = at::zeros({4});

@@ -23,7 +23,7 @@ if importlib.util.find_spec("shoal._native") is None:
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 PROGRAM = os.environ["SHOAL_PROGRAM"]
-TIMES = ("runtime", "per_second")  # of names of metrics that differ between equal runs
+TIMES = ("runtime", "per_second")  # in names of metrics that differ between equal runs
 
 
 def without_times(metrics):
@@ -109,7 +109,7 @@ class Native(unittest.TestCase):
                                  when=lambda: any(file.stat().st_size > 0 for file in out.glob("metrics.jsonl")))
             self.assertTrue(list(out.glob("checkpoint-*")), list(out.iterdir()))
         self.assertEqual(handlers, {number: signal.getsignal(number) for number in handlers})
-        with self.assertRaises(KeyboardInterrupt):  # Python's handler is the one that counts again
+        with self.assertRaises(KeyboardInterrupt):  # Python's handler is active again
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
         step = max(int(path.name.split("-")[1]) for path in out.glob("checkpoint-*"))

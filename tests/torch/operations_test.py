@@ -204,7 +204,7 @@ def messages(rank, size):
         sources = set()
         for _ in range(size - 1):
             tensor = torch.zeros(1)
-            sources.add(dist.recv(tensor, tag=3))  # a tag of its own: it takes whatever comes with it
+            sources.add(dist.recv(tensor, tag=3))  # its own tag; matches a message from any rank
         assert sources == set(range(1, size)), sources
     else:
         dist.send(torch.full((1,), float(rank)), 0, tag=3)
@@ -227,7 +227,7 @@ def works(rank, size):
     work.wait(), work.wait()
     assert work.is_completed() and work.is_success()
     if rank == 0:
-        time.sleep(0.2)  # so that the others' callbacks run later, on the group's own thread
+        time.sleep(0.2)  # so that the others' callbacks run later, on the group's thread
 
     def another(done):
         return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
@@ -240,7 +240,7 @@ def works(rank, size):
     for thread in threads:
         thread.join()
     for _ in range(20):
-        dist.all_reduce(torch.ones(100000), async_op=True)  # never waited for; its tensor lives on
+        dist.all_reduce(torch.ones(100000), async_op=True)  # never waited for; its tensor stays alive
     last = dist.all_reduce(torch.ones(2), async_op=True)
     while not last.is_completed():
         pass
@@ -383,7 +383,7 @@ def symmetric(rank, size):
         torch.nn.functional.gelu(torch.ones(1, large, requires_grad=True)).sum().backward()
     child = os.fork()
     if child == 0:
-        other = torch.full((1 << 18,), -1.0)  # must not lie where the parent's next tensor does
+        other = torch.full((1 << 18,), -1.0)  # must not have the address of the parent's next tensor
         os._exit(int(not torch.equal(other, torch.full((1 << 18,), -1.0))))
     later = [torch.full((1 << 18,), float(i)) for i in range(4)]
     assert os.waitpid(child, 0)[1] == 0

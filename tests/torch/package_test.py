@@ -17,7 +17,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_BYTES = 40_000_000
 PROGRAMS = ("shoal", "shoal-collective-perf", "shoal-collective-tune")
-# Found on every Linux, or brought by PyTorch.
+# Present on every Linux, or installed with PyTorch.
 ELSEWHERE = re.compile(r"^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+|torch.*|c10.*|shm)"
                        r"\.so.*)")
 

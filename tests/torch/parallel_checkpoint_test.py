@@ -37,7 +37,7 @@ def run_write(rank, size, config, folder, dtype=torch.float32):
     train(model, optimizer, range(2))
     smp.save_checkpoint(folder, tag="two", model=model, optimizer=optimizer, user_content={"step": 2})
     smp.save_checkpoint(folder, tag="two.bin", partial=False, model=model, optimizer=optimizer, user_content=[2])
-    own = optimizer.local_state_dict(gather_if_shard=False)  # as Hugging Face's Trainer does it
+    own = optimizer.local_state_dict(gather_if_shard=False)  # as Hugging Face's Trainer does
     if smp.rdp_rank() == 0 or smp.state.cfg.shard_optimizer_state:
         smp.save(own, os.path.join(folder, "optimizer.pt"), v3=smp.state.cfg.shard_optimizer_state)
     smp.barrier()
@@ -248,7 +248,7 @@ class PartsOfRanks(unittest.TestCase):
             for name, (whole, split) in wholes.items():
                 part = TensorSplit(*split).take(whole, tp, 2) if split else whole
                 held._add(name, record_of(whole, split, tp, 2), part, held.values)
-                cut = min(part.numel(), part.numel() // 3 + tp)  # other cuts on other tp ranks, as of buckets
+                cut = min(part.numel(), part.numel() // 3 + tp)  # splits differ between tp ranks, as with buckets
                 elements = (0, cut) if rank < 2 else (cut, part.numel())
                 held._add(f"exp_avg/{name}", record_of(whole, split, tp, 2, elements),
                           part.reshape(-1)[slice(*elements)] * 2, {})
@@ -502,15 +502,15 @@ class Activations(unittest.TestCase):
             self.assertEqual(ranks.run(1, run_activations, {}, strategy)[0], [1, 1, 2, 2])
 
     def test_parts_of_a_pipeline(self):
-        config = {"partitions": 2, "microbatches": 2, "skip_tracing": True}  # two models that are cut alike
+        config = {"partitions": 2, "microbatches": 2, "skip_tracing": True}  # two models with the same partition
         for strategy in ("each", "group_2"):
             found = ranks.run(2, run_activations, config, strategy)
-            self.assertEqual(sum(calls[1] for calls in found), 2)  # the last block's, in each microbatch
+            self.assertEqual(sum(calls[1] for calls in found), 2)  # the last block, in each microbatch
             self.assertEqual(sum(calls[3] for calls in found), 4)
         ranks.run(2, run_activations, {**config, "offload_activations": True}, "each")
 
     def test_modules_that_read_a_weight_of_another_rank(self):
-        self.assertEqual(ranks.run(2, run_reader)[1], (4, 2))  # `a` is checkpointed, the module around it is not
+        self.assertEqual(ranks.run(2, run_reader)[1], (4, 2))  # `a` is checkpointed, its outer module is not
 
     def test_offloaded_inputs(self):
         kept, _, expected = unpacked(ranks.run(1, run_offload, 0)[0])

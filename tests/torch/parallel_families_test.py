@@ -68,7 +68,7 @@ def hf_model(name, attention="sdpa", **changes):
     config._attn_implementation = attention
     torch.manual_seed(3)
     model = cls(config).double()
-    with torch.no_grad():  # biases and norms that are not 0 and 1
+    with torch.no_grad():  # so that biases and norms are not 0 and 1
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
@@ -112,7 +112,7 @@ def _cross(batch, index):
     return batch | {"encoder_hidden_states": states, "encoder_attention_mask": batch["attention_mask"][:, -6:]}
 
 
-VARIANTS = {  # the family, changes of its configuration and of a batch, a change of the model
+VARIANTS = {  # family, changes to its configuration and to a batch, a change to the model
     "explicit positions": ("llama", {}, _positions, None),
     "one sample": ("t5", {}, _one_sample, None),
     "cross-attention": ("gpt2", {"add_cross_attention": True}, _cross, None),
@@ -148,7 +148,7 @@ def dropout_run(rank, size, mode, checkpointed):
     torch.manual_seed(7)
     loss = model(**hf_batch("gpt2", 0)).loss
     loss.backward()
-    norm = model.transformer.ln_f.weight.grad.norm()  # replicated: behind the blocks
+    norm = model.transformer.ln_f.weight.grad.norm()  # replicated, after the blocks
     return loss.item(), norm.item(), torch.rand(3).tolist(), sum(p.grad.norm().item() for p in model.parameters())
 
 
@@ -186,9 +186,9 @@ class Behaviour(Comparison):
         for mode in MODES:
             first = ranks.run(2, dropout_run, mode, False)
             with self.subTest(mode=mode):
-                self.assertEqual(first[0][2], first[1][2])  # the shared stream
+                self.assertEqual(first[0][2], first[1][2])  # the random stream that ranks share
                 if mode != "batch":
-                    self.assertEqual(first[0][:2], first[1][:2])  # one loss of one batch
+                    self.assertEqual(first[0][:2], first[1][:2])  # the same loss for the same batch
                 self.assertEqual(first, ranks.run(2, dropout_run, mode, False))
                 for plain, checkpointed in zip(first, ranks.run(2, dropout_run, mode, True)):
                     self.assertAlmostEqual(plain[0], checkpointed[0], 12)

@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     pp: int
     tp: int
     sharding: str  # "none", of optimizer "state", or "parts" of parameters
-    activations: str  # "kept", "checkpointed", "offloaded"
+    activations: str  # "kept", "checkpointed" or "offloaded"
     batch: str  # "own" of each tp rank; one of all, with activations that are whole ("speed") or split ("memory")
     schedule: str
     placement: str
@@ -68,7 +68,7 @@ class Layout(NamedTuple):
 
     @property
     def sharding_parameters(self):
-        if self.sharding == "parts":  # over half of the replicas where that can be; layers of norms stay whole
+        if self.sharding == "parts":  # over half of the replicas if possible; norms stay whole
             return {"sharded_data_parallel_degree": self.rdp // 2 if self.rdp in (4, 6, 8) else self.rdp,
                     "sdp_param_persistence_threshold": 64}
         return {"shard_optimizer_state": self.sharding == "state"}
@@ -126,7 +126,7 @@ def model_of(family, heads, key_heads, samples, length):
     config.use_cache = False
     torch.manual_seed(3)
     model = cls(config).double()
-    with torch.no_grad():  # biases and norms that are not 0 and 1
+    with torch.no_grad():  # so that biases and norms are not 0 and 1
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
@@ -144,20 +144,20 @@ def batch_of(samples, length, step):
     generator = torch.Generator().manual_seed(step)
     ids = torch.randint(3, 53, (samples, length), generator=generator)
     mask = torch.ones_like(ids)
-    if step > 0:  # first without padding; then in every other sample, and so in batches of some ranks only
+    if step > 0:  # none in the first step; then in every other sample, so only some ranks' batches have it
         mask[step % 2::2, -3:] = 0
     return ids, mask, torch.randint(3, 53, (samples, length), generator=generator)
 
 
 def optimizer_of(model):
-    # eps: else updates by the rounding of gradients that are 0
+    # Without eps, updates would be the rounding errors of gradients that are 0.
     return torch.optim.AdamW(model.parameters(), lr=0.003, eps=1e-4)
 
 
 @functools.lru_cache(maxsize=None)
 def expected(*model):
     """One process: (loss, gradients by name, norm) of each step."""
-    torch.set_num_threads(1)  # OpenMP's threads do not live on in forked ranks
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     samples, length = model[-2:]
     model = model_of(*model)
     optimizer = optimizer_of(model)
@@ -264,7 +264,7 @@ class Layouts(unittest.TestCase):
 
     def check(self, size, layouts):
         for layout in layouts:
-            expected(*layout.model)  # once, and not in each rank
+            expected(*layout.model)  # computed once, not in each rank
         by_rank = ranks.run(size, run_layouts, layouts, timeout=600 if FULL else 60)
         for layout, results in zip(layouts, zip(*by_rank, strict=True), strict=True):
             with self.subTest(layout=layout):

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import ranks
 from shoal.torch import parallel as smp
 
-# (rdp, pp, tp) of ranks 0 to 7 with 2 of each, and the groups that rank 3 is in.
+# (rdp, pp, tp) of ranks 0 to 7 with 2 of each, and the members of rank 3's groups.
 TABLES = {
     "cluster": ("000 001 010 011 100 101 110 111",
                 {"tp": [2, 3], "pp": [1, 3], "rdp": [3, 7], "mp": [0, 1, 2, 3], "dp": [2, 3, 6, 7]}),
@@ -100,7 +100,7 @@ def documented_keys():
         yield key, (alias or [None])[0], cells[2], cells[-1]
 
 
-# Values that a key takes only beside others, or that its row does not tell.
+# Values that a key accepts only together with others, or that its row does not contain.
 GIVEN = {"pipeline": "1f1b", "placement_strategy": "spread", "sharding_strategy": "SHARD_GRAD_OP", "memory_weight": 0.5,
          "dynamic_loss_args": {"init_scale": 8.0, "scale_factor": 4.0, "scale_window": 5, "min_scale": 2.0,
                                "delayed_shift": 3},
@@ -111,7 +111,7 @@ BESIDE = {"auto_partition": {"default_partition": 1}, "fp16_params": {"fp16": Tr
           "tensor_parallel_degree": {"ddp": True}, "ddp_dist_backend": {"ddp": True},
           **dict.fromkeys(("sdp_param_persistence_threshold", "sdp_max_live_parameters", "sdp_gradient_clipping"),
                           {"sharded_data_parallel_degree": 2})}
-# Keys of sharded parameters, which pipelines do not have.
+# Keys for sharded parameters, which pipelines do not support.
 OF_PARTS = ("sharded_data_parallel_degree", "hybrid_shard_degree", "sharding_strategy",
             "sdp_param_persistence_threshold", "sdp_max_live_parameters", "sdp_gradient_clipping")
 OF_KIND = {"integer": 2, "number": 2, "true, false": True, "list": ["a", "b"], "object": {"a": 0}, "text": "a",

@@ -186,7 +186,7 @@ def run_split(rank, size, config):
     whole = torch.arange(12.0).view(6, 2)
     tp, batch_number = mesh.size("tp"), mesh.rank(mesh.batch_axis)
     module = model.module
-    # a split one's gradient holds all tp ranks' batches
+    # The gradient of a split parameter covers the batches of all tp ranks.
     here = [mesh.rank("rdp")] if config.get("prescaled_batch") else [mesh.rank("rdp") * tp + t for t in range(tp)]
     module.split.grad = sum(TensorSplit(0, 6).take(whole, mesh.rank("tp"), tp) + b for b in here)
     module.same.grad = torch.arange(5.0) + batch_number
@@ -409,7 +409,7 @@ def run_fp16(rank, size, config):
         is_bad = step == 2 and rank == size - 1
         before = values(model)
         train_step(model, x, y * float("inf") if is_bad and not optimizer.shards else y)
-        if is_bad and optimizer.shards:  # in this rank's segment only
+        if is_bad and optimizer.shards:  # only in this rank's segment
             optimizer._pieces[0].value.grad[0] = float("inf")
         norm = optimizer.clip_master_grads(float("inf"))
         optimizer.step()
@@ -418,7 +418,7 @@ def run_fp16(rank, size, config):
         if optimizer.step_was_skipped:
             assert all(torch.equal(value, before[name]) for name, value in values(model).items())
         events.append((optimizer.overflow, optimizer.loss_scale))
-    # the reference: gradients in fp16 at the starting values, which hardly change
+    # The reference: fp16 gradients at the initial values, which hardly change.
     plain = model_of(torch.float16)
     loss_of(plain, *batch(0)).backward()
     names = dict(plain.named_parameters())
@@ -444,7 +444,7 @@ def run_scaler(rank, size, config):
     x, y = batch(0)
     is_cut = "partitions" in config
     scaled_step(model, x, y * float("inf") if rank == size - 1 and not is_cut else y)
-    if is_cut and rank == size - 1:  # in the last stage only
+    if is_cut and rank == size - 1:  # only in the last stage
         next(model.local_parameters()).grad.view(-1)[0] = float("inf")
     scaler.step(optimizer)
     scaler.update()
@@ -489,7 +489,7 @@ class HalfPrecision(unittest.TestCase):
         ranks.run(2, run_loaded, {**SHARDED, "bf16": True})
 
     def test_ranks_skip_together(self):
-        # after the overflow of step 2 the scale halves; it doubles after three good updates in a row
+        # After the overflow of step 2 the scale halves. It doubles after three good updates in a row.
         expected = [(False, 1024.0), (False, 1024.0), (True, 512.0), (False, 512.0), (False, 512.0), (False, 1024.0),
                     (False, 1024.0), (False, 1024.0)]
         for config in ({"ddp": True, "fp16": True}, {**SHARDED, "fp16": True}):

@@ -7,7 +7,7 @@ import time
 import unittest
 
 import torch
-import torch._dynamo  # optimizers import it, in 4 s; here once instead of in each rank
+import torch._dynamo  # optimizers import it, in 4 s; here once and not in each rank
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,7 +21,7 @@ except ImportError:
     transformers = None
 
 STEPS, ROWS = 2, 12
-DEADLINE = 5.0  # seconds, of the process groups
+DEADLINE = 5.0  # seconds, for the process groups
 
 
 class Cnn(nn.Module):
@@ -492,7 +492,7 @@ class Pipelines(unittest.TestCase):
     @unittest.skipIf(transformers is None, "this Python has no transformers")
     def test_hugging_face(self):
         for name in ("gpt2", "bert", "t5", "llama"):
-            CASES[name][0]()  # imports the model here, instead of in each rank
+            CASES[name][0]()  # imports the model here and not in each rank
             self.case(name, ((4, 3, "simple") if name == "gpt2" else (2, 3, "interleaved"),))
 
 

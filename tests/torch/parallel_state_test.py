@@ -183,7 +183,7 @@ class FullDisk(unittest.TestCase):
         ranks.run(2, run_one_full_disk, SHARDED, [self.large, self.small])
 
 
-# Damage.
+# Damaged checkpoints.
 
 
 def problem_of(call):
@@ -322,7 +322,7 @@ class Options(unittest.TestCase):
             ranks.run(2, run_masters_only, folder)
 
 
-# Going on.
+# Resuming.
 
 
 def run_go_on(rank, size, config, folder, resumes):

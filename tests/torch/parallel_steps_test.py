@@ -98,7 +98,7 @@ def accumulated(rank, size, more):
     for number in range(2):
         step(model, rows(10 * number + mesh.rank(mesh.batch_axis), 4, WIDTH))
         with torch.no_grad():
-            smp.step(lambda x: model.head(x))(rows(0, WIDTH))  # changes no gradients
+            smp.step(lambda x: model.head(x))(rows(0, WIDTH))  # does not change gradients
     for name, gradient in gradients_of(model).items():
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
 

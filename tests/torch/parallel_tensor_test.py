@@ -63,7 +63,7 @@ class Pair(nn.Module):
     def forward(self, x):
         mask = torch.zeros(x.shape[0], 1, 1, x.shape[1], dtype=x.dtype)
         mask[0, ..., -2:] = -1e9
-        if self.broadcast:  # for all samples; each batch has its own
+        if self.broadcast:  # one for all samples; otherwise each batch has its own
             mask = (x[0] @ x[0].t()).tanh().detach().view(*[1] * (self.broadcast - 2), x.shape[1], x.shape[1])
         out = self.inner((x, x.flip(1) * 2, mask, mask) if self.cross else (x, mask))
         return out[0] if isinstance(out, tuple) else out
@@ -121,7 +121,7 @@ def wrong_ids(rank, size, mode, name):
     begin(mode)
     model = layer(name)
     ids = torch.arange(8).view(1, 8)
-    if rank == 0 or mode != "batch":  # there only this rank's batch has it
+    if rank == 0 or mode != "batch":  # with "batch" only this rank's batch has it
         ids[0, 3] = 11
     try:
         if name == "words":

@@ -18,7 +18,7 @@ import safetensors.torch  # noqa: E402
 import hf_inputs  # noqa: E402
 
 PARAMETERS = {"microbatches": 4, "optimize": "speed", "ddp": True}
-# (ranks, the job's own parameters)
+# (ranks, the job's parameters)
 LAYOUTS = (
     (4, {"partitions": 4, "placement_strategy": "cluster", "pipeline": "interleaved"}),
     (4, {"partitions": 2, "placement_strategy": "spread", "pipeline": "simple"}),
@@ -26,7 +26,7 @@ LAYOUTS = (
     (8, {"partitions": 2, "placement_strategy": "cluster", "pipeline": "simple"}),
 )
 SHARDED = 2, {"partitions": 1, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 64}
-BATCH = 16  # of a step, over all replicas
+BATCH = 16  # per step, over all replicas
 COMMAND = ["run_glue.py", "--model_name_or_path", "roberta", "--max_seq_length", "48",
            "--train_file", "mnli-train.json", "--validation_file", "mnli-validation.json",
            "--test_file", "mnli-validation.json", "--do_train", "--do_eval", "--do_predict", "--use_cpu",

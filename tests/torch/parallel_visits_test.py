@@ -4,7 +4,7 @@ import time
 import unittest
 
 import torch
-import torch._dynamo  # gradients.reduce() may import it, in 4 s; here once instead of in each rank
+import torch._dynamo  # gradients.reduce() may import it, in 4 s; here once and not in each rank
 from torch import nn
 from torch.nn import functional as F
 
@@ -13,7 +13,7 @@ from shoal.torch import parallel as smp
 from shoal.torch.parallel import messages, pipeline
 
 ROWS = 12
-TIMEOUT = 8  # seconds, of a process group
+TIMEOUT = 8  # seconds, for a process group
 
 
 class Course(nn.Module):
@@ -342,7 +342,7 @@ class Visits(unittest.TestCase):
             if not norm:
                 counts = [results[0][1][i:i + 5] for i in range(0, len(results[0][1]), 5)]
                 self.assertEqual(counts[0], [(15, 15)] + 4 * [(3, 3)])
-                self.assertEqual(counts[1][2:4], 2 * [(3, 3)])  # the run ends where the caller did
+                self.assertEqual(counts[1][2:4], 2 * [(3, 3)])  # the run ends where its caller's did
                 self.assertEqual([one[2] for one in counts[2:]], [(9, 9), (12, 12), (15, 15), (9, 9), (3, 3)])
             kinds = [f"{course}, step {i}" for course in Course.COURSES for i in range(5)]
             for kind, values, *parts in zip(kinds, wanted, *(found for found, _ in results), strict=True):

@@ -99,7 +99,7 @@ def joined(rank, size):
     model = DistributedDataParallel(net())
     optimizer = sgd(model)
     with Join([model]):
-        for step in range(2 + rank):  # uneven
+        for step in range(2 + rank):  # an uneven number of steps
             x, y = batch(rank, step)
             (model(x) - y).square().mean().backward()
             optimizer.step()
@@ -135,7 +135,7 @@ def fsdp2(rank, size):
 
 def fsdp2_in_allocated_memory(rank, size):
     model = sharded(size)
-    if dist.get_backend() == "shoal":  # gloo allocates no memory
+    if dist.get_backend() == "shoal":  # gloo does not allocate memory
         model.set_allocate_memory_from_process_group_for_comm(True)
     return numbers(train(model, sgd(model), rank), model.parameters())
 
@@ -198,7 +198,7 @@ class Wrappers(unittest.TestCase):
                 wanted = ranks.run(size, body, backend="gloo")
                 for rank in range(size):
                     self.assertEqual(len(found[rank]), len(wanted[rank]))
-                    if size == 2:  # a sum of two has one order
+                    if size == 2:  # a sum of two terms has only one order
                         self.assertEqual(found[rank], wanted[rank])
                     for a, b in zip(found[rank], wanted[rank]):
                         self.assertAlmostEqual(a, b, delta=2e-6 * max(1, abs(b)))
@@ -222,7 +222,7 @@ class Wrappers(unittest.TestCase):
         for name, hook in (("fp16", default_hooks.fp16_compress_hook), ("bf16", default_hooks.bf16_compress_hook)):
             with self.subTest(name):
                 self.same(ddp(hook=lambda model, hook=hook: model.register_comm_hook(None, hook)), (2,))
-        # Its callbacks make collectives, whose order between buckets would differ from rank to rank.
+        # Its callbacks call collectives, whose order between buckets would differ from rank to rank.
         self.same(ddp(hook=power_sgd, bucket=25), (2,))
 
     def test_ddp_join(self):
