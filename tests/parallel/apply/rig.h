@@ -194,7 +194,7 @@ const Trained& one_rank(DType dtype = DType::f32, const Task& task = {}, int ste
 
 // NaN if either has a NaN. Both must have the same number of losses.
 Difference difference(const Trained& got, const Trained& want);
-// Of all state that several ranks hold, one rank writes each element.
+// Checks that exactly one rank writes each element of state that several ranks hold.
 void expect_one_writer(const Whole& got, const Whole& want);
 
 }  // namespace shoal::parallel

@@ -191,7 +191,7 @@ TEST(Arguments, DefaultsAreTransformers) {
   EXPECT_GT(compared, 50);
 }
 
-// Of options with named values: the accepted values. All others are refused with a list of these.
+// The accepted values of options with named values. All others are refused with a list of these.
 TEST(Arguments, ChoicesOfTransformersAreTakenOrRefusedWithThoseThatAre) {
   const std::map<std::string, std::set<std::string>> taken = {
       {"optim", {"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "sgd"}},
