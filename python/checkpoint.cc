@@ -40,15 +40,15 @@ std::vector<SealedFile> sealed_files(const std::vector<Sealed>& files) {
   return sealed;
 }
 
-// `tensors`: a list of descriptions as in a shard's metadata (tensor_shard.h); `addresses`: where
-// the elements of each lie in this process.
+// `tensors`: a list of descriptions as in a shard's metadata (tensor_shard.h). `addresses`: the
+// address of each tensor's elements in this process.
 void write_shard_of(const std::string& directory, int rank, int ranks, const std::string& tensors,
                     const std::vector<std::uintptr_t>& addresses, const std::string& save) {
   std::vector<HeldData> data;
   for (const Json& one : parse_json(tensors, "tensors")) {
     TensorShard held = held_from_json(one, "tensors");
     SHOAL_CHECK(data.size() < addresses.size(), "{} has no address", held.name);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): as Python has it
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes integers
     const auto* const elements = reinterpret_cast<const void*>(addresses[data.size()]);
     const ConstView view(elements, {held.count()}, held.dtype);
     data.push_back({std::move(held), view});
@@ -75,7 +75,7 @@ Tensors tensors_of(const ShardedCheckpoint& checkpoint) {
 void read_part(const ShardedCheckpoint& checkpoint, const std::string& description,
                std::uintptr_t address) {
   const TensorShard held = held_from_json(parse_json(description, "description"), "description");
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): as Python has it
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes integers
   auto* const elements = reinterpret_cast<void*>(address);
   checkpoint.read(held, View{elements, {held.count()}, held.dtype});
 }

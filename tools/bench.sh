@@ -5,7 +5,7 @@ source tools/dev-common.sh
 name=$1
 shift
 
-# Current PyTorch in a virtual environment of its own, under out/; made once, and said first.
+# Current PyTorch in its own virtual environment under out/. It is created once, with a message.
 peers_python() {
   if [ ! -x out/peers/bin/python ]; then
     need_packages <(echo python3-venv)
@@ -16,7 +16,7 @@ peers_python() {
   echo "$PWD/out/peers/bin/python"
 }
 
-# --help of a script needs nothing built; a program that was built answers as it is, alone.
+# --help builds nothing: scripts answer it directly, and programs only if they are already built.
 case " $* " in
   *" --help "* | *" -h "*)
     program=build/release/bench/$name/shoal_bench_$name
@@ -25,7 +25,7 @@ case " $* " in
       "collectives --ddp") exec python3 bench/collectives/ddp.py --help ;;
       "collectives --ddp-train") exec python3 bench/collectives/ddp_train.py --help ;;
       "s3 --training") exec bench/s3/training_stall --help ;;
-      "collectives "*) program= && set -- --help ;; # all of them, below
+      "collectives "*) program= && set -- --help ;; # the help of all, below
       "packing "*) program=build/release/bench/train/shoal_bench_packing ;;
     esac
     if [ -n "$program" ]; then
@@ -41,7 +41,7 @@ case "$name" in
     exec "build/release/bench/$name/shoal_bench_$name" "$@"
     ;;
   s3)
-    # --training [ARGS]: what steps wait for where every answer is 200 ms late.
+    # --training [ARGS]: the time that steps wait if every answer takes 200 ms.
     if [ "${1:-}" = --training ]; then
       build_preset release shoal
       exec bench/s3/training_stall build/release/apps/shoal "${@:2}"
@@ -51,7 +51,7 @@ case "$name" in
     exec bench/s3/beside_nginx build/release/bench/s3/shoal_bench_s3 "$@"
     ;;
   parallel)
-    # Layouts on two ranks of this host; --bubbles (which sleep) and --memory (of one step) on four.
+    # Layouts on two ranks of this host. --bubbles (with sleeping stages) and --memory (one step) use four.
     build_preset release shoal_bench_parallel
     ranks=2
     case " $* " in *" --bubbles "* | *" --memory "*) ranks=4 ;; esac
@@ -62,7 +62,7 @@ case "$name" in
     exec build/release/bench/train/shoal_bench_packing "$@"
     ;;
   train)
-    # --peers alone means the peers that this script installs; --peers PYTHON names others.
+    # --peers without a path uses the peers that this script installs; --peers PYTHON uses others.
     arguments=() dtypes=(f32 bf16)
     while [ $# -gt 0 ]; do
       case "$1" in
@@ -84,7 +84,7 @@ case "$name" in
     done
     ;;
   collectives)
-    # --peers [ARGS]: beside Open MPI, MPICH and gloo, on this host or on an emulated cluster.
+    # --peers [ARGS]: compared with Open MPI, MPICH and gloo, on this host or on an emulated cluster.
     if [ "${1:-}" = --peers ]; then
       shift
       need_packages tools/packages-peers.txt
@@ -96,14 +96,14 @@ case "$name" in
       build_preset release shoal-collective-perf "${targets[@]}"
       exec python3 bench/collectives/compare.py "$@"
     fi
-    # --ddp [ARGS]: a data-parallel step beside PyTorch's DistributedDataParallel over gloo.
+    # --ddp [ARGS]: a data-parallel step compared with PyTorch's DistributedDataParallel over gloo.
     if [ "${1:-}" = --ddp ]; then
       shift
       build_preset release shoal_bench_ddp_step
       case " $* " in *" --python "*) ;; *) set -- --python "${SHOAL_PEERS_PYTHON:-$(peers_python)}" "$@" ;; esac
       exec python3 bench/collectives/ddp.py "$@"
     fi
-    # --ddp-train [ARGS]: GPT-2 trained by both, computation and all.
+    # --ddp-train [ARGS]: GPT-2 trained by both, including the computation.
     if [ "${1:-}" = --ddp-train ]; then
       shift
       build_preset release shoal

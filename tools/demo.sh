@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ./dev demo: text to tokenizer to two ranks to a model that talks. Run from the root of the tree.
+# ./dev demo: trains a tokenizer and a model on two ranks from a text, and generates text. Run from the root of the
+# tree.
 set -euo pipefail
 source tools/dev-common.sh
 
@@ -16,8 +17,8 @@ out=out/demo
 shoal=$PWD/build/release/apps/shoal
 mkdir -p "$out"
 
-# The King James Bible, public domain, one verse a line, without its reference. Every twentieth
-# chapter is kept for validation.
+# The King James Bible (public domain), one verse a line, without its reference. Every twentieth chapter is
+# kept for validation.
 if [ ! -s "$out/train.txt" ] || [ ! -s "$out/validation.txt" ]; then
   say "exporting the King James Bible (Debian's package bible-kjv)"
   bible -f "gen1:1-rev22:21" | awk -v train="$out/train.txt" -v validation="$out/validation.txt" '

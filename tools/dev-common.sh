@@ -10,7 +10,7 @@ as_root() {
   fi
 }
 
-# need_packages LIST...: installs what the lists name and the machine lacks. Silent when nothing is.
+# need_packages LIST...: installs the listed packages that the machine lacks. Silent if none is missing.
 need_packages() {
   local missing=() name
   if ! command -v dpkg-query > /dev/null; then
@@ -32,7 +32,7 @@ need_packages() {
   rm -f "$log"
 }
 
-# Compilers at once: the cores, but no more than the memory allows (about 1.5 GiB each).
+# The number of compilers to run at once: the cores, but no more than the memory allows (about 1.5 GiB each).
 build_jobs() {
   local cores memory
   cores=$(nproc)
@@ -41,15 +41,15 @@ build_jobs() {
   echo "${SHOAL_JOBS:-$((cores < memory ? cores : memory))}"
 }
 
-# Tests spawn ranks of their own, so few run side by side; many wait, so on two cores three are faster
-# than two (522 s for all).
+# Tests spawn their own ranks, so only a few tests run side by side. Many wait, so on two cores three are faster than
+# two (522 s for all).
 test_jobs() { echo "${SHOAL_TEST_JOBS:-3}"; }
 
-# configure_preset PRESET [ARGUMENTS of cmake where it is not configured yet]
+# configure_preset PRESET [cmake ARGUMENTS for the first configuration]
 configure_preset() {
   local preset=$1
   mkdir -p build
-  # Configured before: ninja itself notices changed CMake files.
+  # It is already configured: ninja itself notices changed CMake files.
   [ -f "build/$preset/build.ninja" ] && return 0
   say "configuring ($preset)"
   if ! cmake --preset "$preset" "${@:2}" > "build/configure-$preset.log" 2>&1; then
@@ -71,7 +71,7 @@ build_preset() {
   cmake --build "build/$preset" --parallel "$(build_jobs)" ${1:+--target "$@"} >&2
 }
 
-# PyTorch's backend, for the PyTorch of SHOAL_PYTHON or of build/torch, in the release build. Without either,
+# PyTorch's backend in the release build, for the PyTorch of SHOAL_PYTHON or of build/torch. Without either,
 # its tests are skipped.
 build_torch() {
   local python=${SHOAL_PYTHON:-$PWD/build/torch/bin/python}
@@ -85,11 +85,11 @@ build_torch() {
   build_preset release
 }
 
-# Ranks may outnumber cores, and containers run as root: mpirun wants to be told.
+# Ranks may outnumber cores, and containers run as root: mpirun must be allowed both.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
-# libinfinipath, which libfabric loads, takes SIGTERM, SIGINT, SIGSEGV and SIGABRT over and ends with
-# exit(1): static objects go while ranks still use them, and AddressSanitizer says nothing of a crash.
+# libfabric loads libinfinipath, which handles SIGTERM, SIGINT, SIGSEGV and SIGABRT with exit(1). Static objects would
+# be destroyed while ranks still use them, and AddressSanitizer could not report a crash.
 export IPATH_NO_BACKTRACE=1
 
 sanitizer_environment() {

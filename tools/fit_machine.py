@@ -113,9 +113,9 @@ def main():
         def residuals(logs):
             points = validate(arguments.shoal, with_values(machine, numpy.exp(logs)), fitted, folder)
             errors = numpy.array([numpy.log(p["predicted_ms"] / p["measured_ms"]) for p in points])
-            return numpy.concatenate([errors, 0.02 * (logs - start)])  # the second part keeps idle fields in place
+            return numpy.concatenate([errors, 0.02 * (logs - start)])  # the latter holds idle fields in place
 
-        # A share of what the maker states is at most 1.
+        # Shares of the maker's figures are at most 1.
         most = numpy.array([0 if "efficiency" in field[-1] else numpy.inf for field in FIELDS])
         start = numpy.minimum(numpy.log(values_of(machine)), most - 1e-2)
         found = least_squares(residuals, start, bounds=(-numpy.inf, most), loss="soft_l1", f_scale=0.05,

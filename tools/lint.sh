@@ -22,7 +22,7 @@ tools/check_rules
 say "pages"
 tools/check_docs
 
-# Interface headers are short, sources split where the thought splits.
+# Interface headers are short; sources are split at natural boundaries.
 say "sizes"
 long=$(git ls-files -- '*.cc' '*.h' '*.cu' '*.cuh' '*.py' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 600')
 [ -z "$long" ] || die "files past 600 lines: $long"
@@ -33,20 +33,20 @@ else
   base=${SHOAL_LINT_BASE:-$(git rev-list --max-count=1 --skip=10 HEAD)}
   mapfile -t changed < <(git diff --name-only --diff-filter=d "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}" -- '*.cc')
 fi
-# What this build does not compile (CUDA, NCCL), clang-tidy would read with a guessed command.
+# Without compile commands (CUDA, NCCL) clang-tidy would guess them, so these files are left out.
 tidy=() foreign=()
 for file in "${changed[@]}"; do
   [[ $file == *.cc ]] || continue
   if grep -qF "/$file\"" build/release/compile_commands.json; then tidy+=("$file"); else foreign+=("$file"); fi
 done
 [ ${#foreign[@]} -eq 0 ] || say "not compiled here, so not read by clang-tidy: ${foreign[*]}"
-# Tests and programs are read without the headers that are compiled for all of them
-# (shoal_common_headers): they include what they use.
+# Tests and programs are checked without the headers that are precompiled for all of them (shoal_common_headers), so
+# that they include what they use.
 mkdir -p build/release/lint
 sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//' build/release/compile_commands.json \
   > build/release/lint/compile_commands.json
 arguments=(--quiet -p build/release/lint)
-# The analyzer takes most of the time: only where everything is looked at.
+# The analyzer takes most of the time, so it runs only if everything is checked.
 ! $all || arguments+=("--checks=clang-analyzer-*,-clang-analyzer-optin.performance.Padding")
 say "clang-tidy (${#tidy[@]} files)"
 [ ${#tidy[@]} -eq 0 ] || printf '%s\n' "${tidy[@]}" \

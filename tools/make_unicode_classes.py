@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 OTHER, LETTER, NUMBER, SPACE = 0, 1, 2, 3
-WORD = 4  # added to the above
+WORD = 4  # added to one of the above
 
 
 def code_points():
@@ -82,7 +82,7 @@ def grapheme_probe():
     for key in keys:
         at, leaf = 256 ^ key, 1024 + key
         units[at] = key | 1 << 8 | (at ^ leaf) << 10
-        units[leaf] = 1 << 31  # the value 0: where the letter stands
+        units[leaf] = 1 << 31  # the value 0, for the letter's position
     probe = normalizers.Precompiled(struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + b"Y\0")
     return lambda *parts: len(probe.normalize_str("".join(p if isinstance(p, str) else chr(p) for p in parts)))
 

@@ -119,7 +119,7 @@ def schedules():
     svg = Svg(900, 40 + block * len(ranks) + 16, "Pipeline schedules over four ranks and eight microbatches")
     svg.legend(left, 24, ((BLUE, "forward"), (SKY, "forward, second stage"), (GREEN, "backward"),
                           (ORANGE, "weight gradient"), ("#f3f4f6", "idle")), 165)
-    boxes, numbers = {}, ""  # paths of one colour together: a fifth of the bytes
+    boxes, numbers = {}, ""  # paths of one colour are joined: a fifth of the bytes
     for number, (kind, rows) in enumerate(ranks.items()):
         top = 40 + block * number
         end = max(float(action[4]) for actions in rows for action in actions)
@@ -171,7 +171,7 @@ def memory():
                  ("bytes between two steps", "level 0", "3"))
     degree = 8
 
-    def value(formula):  # of one parameter: bf16 values, f32 masters and two moments
+    def value(formula):  # bytes for each parameter: bf16 values, f32 masters and two moments
         found = re.match(r"(4?)([ns]?)P( / D)?(?:,|$)", formula)
         return int(found[1] or 1) * {"s": 2, "n": 3, "": 1}[found[2]] / (degree if found[3] else 1)
 

@@ -33,7 +33,7 @@ def definition(module, name):
     if tree is None:
         return None
     origin = None
-    for node in tree.body:  # of several imports of a name the last one wins
+    for node in tree.body:  # if a name is imported more than once, the last import wins
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
             origin = node
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shoal"):

@@ -11,7 +11,7 @@ need_packages tools/packages.txt
 tests='operations|faults|wrappers|smddp|parallel_(mesh|pipeline|optimizer|checkpoint|tensor)'
 build=build/pytorch
 mkdir -p build
-# The other packages that the tests import, as ./dev test pins them.
+# The other packages that the tests import, in the versions that ./dev test pins.
 mapfile -t packages < <(
   grep -oE '^(accelerate|expecttest|numpy|pybind11|transformers)==[^ ]+' tests/torch/requirements.txt)
 place=$(mktemp -d)

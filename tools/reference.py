@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SKIPPED = 77  # of ctest
+SKIPPED = 77  # ctest's status for skipped
 
 DOXYFILE = """
 PROJECT_NAME = Shoal
@@ -105,7 +105,7 @@ def documented(source):
         else:
             out.append(line)
         at += 1
-    # The comment that begins a file is about the file.
+    # The comment at the beginning of a file describes the file.
     return "\n".join(out).replace("#pragma once", "/// @file", 1)
 
 

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 MADE = "<!-- Made by tools/reference_pages.py from the programs' own tables; edit those. -->\n"
-# The widest columns, and nothing of this machine.
+# Uses the widest columns and leaves out this machine's settings.
 ENVIRONMENT = {**{name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")},
                "HOME": "/", "COLUMNS": "100", "LC_ALL": "C"}
 

@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 GLOO_ALGORITHMS = {"all_reduce": ["", ":bcube", ":halving_doubling", ":ring_chunked"]}
 BUS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1}
-IN_PLACE = ("all_reduce", "broadcast")  # what the peers' programs do
+IN_PLACE = ("all_reduce", "broadcast")  # as the peers' programs do
 
 
 def parse_bytes(text):
@@ -54,7 +54,7 @@ class Runner:
         if self.cluster:
             self.ranks = int(self.cluster["hosts"]) * int(self.cluster["ranks"])
         self.timeout = arguments.timeout
-        self.details = {}  # (contestant, size) -> what ran, of its last run
+        self.details = {}  # (contestant, size) -> what its last run used
         self.environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
@@ -67,7 +67,7 @@ class Runner:
         crowded = self.ranks > len(os.sched_getaffinity(0))
         if launcher == "mpich":
             return ["mpirun.mpich", "-n", str(self.ranks)] + program
-        # As Open MPI's manual advises: yield only where ranks outnumber the cores.
+        # Open MPI's manual advises yielding only if ranks outnumber the cores.
         return ["mpirun.openmpi", "-n", str(self.ranks), "--bind-to", "none", "--oversubscribe",
                 "--mca", "mpi_yield_when_idle", "1" if crowded else "0"] + program
 
@@ -83,7 +83,7 @@ class Runner:
     def rows(self, launcher, program, environment=()):
         printed = self.output(launcher, program, environment)
         rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-        if any(row.get("wrong") for row in rows):  # the peers'; each checks one call
+        if any(row.get("wrong") for row in rows):  # from the peers; each checks one call
             raise RuntimeError(f"wrong results from {shlex.join(program)}")
         return rows
 
@@ -121,7 +121,7 @@ def contestants(arguments, runner, sizes):
 
     def mpi(name, launcher):
         program = [f"{build}/bench/peers/{name}", operation, iterations] + listed
-        # MPICH's ch4 spins; its manual knows no yielding beyond the kernel's.
+        # MPICH's ch4 spins. Its manual describes no yielding beyond the kernel's.
         return lambda: {row["bytes"]: row["seconds"] for row in runner.rows(launcher, program)}
 
     def gloo(algorithm):

@@ -45,7 +45,7 @@ def contestants(arguments, runner, model, described, forward, backward):
         peer = ["env", "MASTER_ADDR=10.77.0.10" if runner.cluster else "MASTER_ADDR=127.0.0.1"]
         peer += [f"GLOO_SOCKET_IFNAME={'eth0' if runner.cluster else 'lo'}", arguments.python,
                  f"{ROOT}/bench/peers/pytorch_ddp.py", described] + sleeps
-        # Under emulate's plain launcher there are torchrun's variables, under mpirun Open MPI's.
+        # emulate's plain launcher sets torchrun's variables, and mpirun sets Open MPI's.
         launcher = "plain" if runner.cluster else "open-mpi"
         made["pytorch"] = lambda: runner.rows(launcher, peer)
         if arguments.package:
@@ -68,7 +68,7 @@ def least_step(layers, forward, backward, bytes_per_second, early=False):
         if not waiting:
             now = min(ready[i] for i in range(count) if left[i])
             continue
-        first = max(waiting)  # the last of backward is the first of the forward
+        first = max(waiting)  # the last layer in backward is the first in forward
         until = min([now + left[first]] + [ready[i] for i in range(first + 1, count) if ready[i] > now])
         left[first] = 0.0 if until == now + left[first] else left[first] - (until - now)
         now = come[first] = until
@@ -124,7 +124,7 @@ def run_model(arguments, runner, model, goodput):
             rate = wires / (2 * (hosts - 1) / hosts)
             ring_rate = goodput / (2 * (runner.ranks - 1) / runner.ranks)  # gloo has one interface
             bound = sum(layers) / rate
-        alone = {}  # without sleeps: what there is to hide
+        alone = {}  # without sleeps: the communication that could be hidden
         for share in sorted(float(text) for text in arguments.compute.split(",")):
             compute = share * (bound if runner.cluster else 1.0)
             made = contestants(arguments, runner, model, described.name, compute / 3, compute * 2 / 3)

@@ -61,7 +61,7 @@ def shoal(arguments, runner, directory, extra, alone=False):
                "--save_strategy", "no", "--max_grad_norm", "0", "--learning_rate", "1e-4",
                "--lr_scheduler_type", "constant", "--ddp_bucket_cap_mb", str(arguments.bucket_mb),
                "--overwrite_output_dir", "true", "--disable_tqdm", "true"] + extra
-    if alone:  # each rank a world of its own, all at once
+    if alone:  # each rank is a world of its own, all at once
         by_itself = (["env"] + [word for name in WORLD_VARIABLES for word in ("-u", name)] + program)
         script = f'exec {shlex.join(by_itself)} --output_dir {shlex.quote(output)}."$RANK"'
         runner.output("plain", ["sh", "-c", script])

@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 
-WAITS = 3.5  # the deadline of what survivors wait for, tests/collectives/fault_deadlines.h
-NAMED_WITHIN = 1.0  # the others: as soon as they are known
-# what the victim does -> what every survivor says
+WAITS = 3.5  # deadline of the survivors' waits, tests/collectives/fault_deadlines.h
+NAMED_WITHIN = 1.0  # for other faults: reported as soon as they are known
+# The victim's action -> the text that every survivor reports.
 SCENARIOS = {
     "kill": " died",
     "cut": "cannot be reached",
@@ -59,7 +59,7 @@ def play(place, build, directory, names):
 
 def names_the_fault(what, victim, said):
     rank = re.search(rf"\branks? (\d+, )*{victim}\b", said) or what == "cut" and "cannot be reached" in said
-    if what == "stall" and "did not finish" in said:  # shared memory: no heartbeats, but who is missing
+    if what == "stall" and "did not finish" in said:  # shared memory: no heartbeats, but names the missing rank
         return bool(rank)
     return bool(rank) and SCENARIOS[what] in said and "all_reduce of 200000" in said
 
@@ -84,7 +84,7 @@ def left_behind(directory):
             if directory.encode() in process.read_bytes():
                 found.append(str(process.parent))
         except OSError:
-            pass  # gone meanwhile
+            pass  # ended in the meantime
     return found
 
 

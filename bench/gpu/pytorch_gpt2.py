@@ -120,7 +120,7 @@ class Training:
 
 def measure(training, args, facts):
     torch.cuda.reset_peak_memory_stats()
-    for _ in range(2):  # memory that was given back is taken again
+    for _ in range(2):  # reuses memory that was given back
         loss = training.step()
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(args.steps + 1)]
     torch.cuda.synchronize()
@@ -198,7 +198,7 @@ def check(directory):
         labels = batch["labels"].flatten()
         rows = (labels >= 0).nonzero().flatten()
         inputs = (batch["input_ids"], batch["token_type_ids"], rows, labels[rows])
-    # Rows of padding, which random logits of training do not mind, would count in the softmax.
+    # Padding rows do not matter for training on random logits, but they would count in the softmax.
     table = model.wte if hasattr(model, "wte") else model.words
     table.weight = nn.Parameter(table.weight[:model.vocabulary])
     if hasattr(model.head, "bias"):
@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--check", metavar="DIRECTORY")
     args = parser.parse_args()
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
+    os.dup2(2, 1)  # libraries' output must not mix with the answers
 
     def answer(row):
         print(json.dumps(row), file=output, flush=True)

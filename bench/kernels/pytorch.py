@@ -29,7 +29,7 @@ def activations(dtype, name):
     wide, dy = torch.rand(TOKENS, 4 * WIDTH, dtype=dtype), torch.rand(TOKENS, 4 * WIDTH, dtype=dtype)
     y, mean, rstd = torch.native_layer_norm(x, (WIDTH,), gamma, beta, 1e-5)
     measure("layer_norm", name, lambda: torch.native_layer_norm(x, (WIDTH,), gamma, beta, 1e-5))
-    # dx alone, and with the gradients of gamma and beta.
+    # First only dx, then also the gradients of gamma and beta.
     backward = torch.ops.aten.native_layer_norm_backward
     measure("layer_norm_backward", name,
             lambda: backward(y, x, (WIDTH,), mean, rstd, gamma, beta, [True, False, False]))

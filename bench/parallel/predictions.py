@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-# Family, task, configuration. Vocabularies are the families' own, whatever the tokenizer has.
+# Family, task, configuration. The vocabulary sizes are the families' own, whatever the tokenizer has.
 MODELS = {
     "gpt2": ("gpt2", "causal-lm", {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}),
     "bert": ("bert", "masked-lm", {"num_hidden_layers": 12, "vocab_size": 30522}),

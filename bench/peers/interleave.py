@@ -68,7 +68,7 @@ def main():
     args = parser.parse_args()
     servers = []
     try:
-        for text in args.servers:  # one at a time: warming up is not disturbed either
+        for text in args.servers:  # one at a time, so that their warm-ups do not disturb each other
             servers.append(Server(text))
             print(servers[-1].name, servers[-1].answer(), file=sys.stderr, flush=True)
         for number in range(args.rounds):

@@ -29,7 +29,7 @@ def rank_and_size():
 
 def join(backend, rank, size):
     if backend == "shoal":
-        import shoal.torch  # noqa: F401 (registers it where no package is installed)
+        import shoal.torch  # noqa: F401 (registers the backend if no package is installed)
     dist.init_process_group(backend, rank=rank, world_size=size)
 
 
@@ -63,7 +63,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, layers, forward_seconds, backward_seconds):
         super().__init__()
-        # So that even a layer without parameters, and x of the first one, are in the graph.
+        # Puts layers without parameters, and the first one's x, into the graph too.
         self.start = torch.nn.Parameter(torch.zeros(1))
         self.layers = torch.nn.ModuleList(
             Layer([p["shape"] for p in layer["parameters"]], forward_seconds, backward_seconds)
@@ -98,7 +98,7 @@ def main():
     layers = described["layers"]
     model = Model(layers, arguments.forward_ms * 1e-3 / len(layers),
                   arguments.backward_ms * 1e-3 / len(layers))
-    # What PyTorch's guide advises where memory and copies count: gradients are views of buckets.
+    # PyTorch's guide advises this to save memory and copies: gradients are views of buckets.
     ddp = torch.nn.parallel.DistributedDataParallel(
         model, bucket_cap_mb=arguments.bucket_mb, gradient_as_bucket_view=True)
     size_in_bytes = 4 * sum(p.numel() for p in model.parameters())

@@ -105,7 +105,7 @@ def main():
         return (time.perf_counter() - begin) / arguments.window, total / arguments.window
 
     windows = [window() for _ in range(arguments.warmup + arguments.windows)]
-    # Last: under no_sync() the ranks drift apart.
+    # Measured last, because ranks drift apart under no_sync().
     dist.barrier()
     window(reducing=False)
     alone = [window(reducing=False)[0]]

@@ -12,7 +12,7 @@ import pytorch_step
 BASE = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
 LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
              intermediate_size=4096)
-# Sizes; the classes' prefix.
+# Configuration class, sizes, prefix of the classes.
 MODELS = {"bert-base": (transformers.BertConfig, BASE, "Bert"),
           "bert-large": (transformers.BertConfig, LARGE, "Bert"),
           "roberta-base": (transformers.RobertaConfig,

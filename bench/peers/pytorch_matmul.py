@@ -15,7 +15,7 @@ import time
 import torch
 
 LAYERS, WIDTH, VOCABULARY = 12, 768, 50257
-# name, K, N, how many in the model
+# name, K, N, number in the model
 SHAPES = [("qkv", WIDTH, 3 * WIDTH, LAYERS), ("attention_out", WIDTH, WIDTH, LAYERS),
           ("mlp_in", WIDTH, 4 * WIDTH, LAYERS), ("mlp_out", 4 * WIDTH, WIDTH, LAYERS),
           ("head", WIDTH, VOCABULARY, 1)]

@@ -117,7 +117,7 @@ def serve(args, build):
     if args.allocator == "held" and any(os.environ.get(k) != v for k, v in HELD_MEMORY.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **HELD_MEMORY})
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
+    os.dup2(2, 1)  # libraries' output must not mix with the answers
 
     def answer(row):
         print(json.dumps(row), file=output, flush=True)

@@ -78,7 +78,7 @@ def compare(arguments, peer, ids_flags, row_name, kind, model=(), library=None, 
         identical = peer.encode(text, add_special_tokens=False).ids == [int(i) for i in ids.split()]
         print(json.dumps({"kind": kind, "text": path.name, "identical": identical}))
     lines = (arguments.data / "wikitext2-valid.txt").read_bytes().decode().splitlines(keepends=True)
-    def rate(work, size):  # by processor time, as Google Benchmark has it: other work does not count
+    def rate(work, size):  # by processor time, like Google Benchmark: other processes do not count
         start = time.process_time()
         work()
         return size / (time.process_time() - start) / 1e6

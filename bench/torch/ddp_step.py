@@ -79,7 +79,7 @@ def rank_main(rank, options, path):
         for turn in range(options.rounds + 2):
             for (backend, synchronised), found in times.items():
                 took = step_of(models[backend], tokens, synchronised, dist.group.WORLD)
-                if turn > 1:  # the first builds the buckets anew
+                if turn > 1:  # the first rebuilds the buckets
                     found.append(took)
         if rank == 0:
             row = {"bench": "torch/ddp_step", "model": name, "ranks": options.ranks,

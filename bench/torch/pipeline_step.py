@@ -76,7 +76,7 @@ def measured(options, partitions, rounds, seen):
         begin, work = time.perf_counter(), time.process_time()
         step(model, ids)
         dist.barrier()
-        if turn > 0:  # the first warms up and cuts the model
+        if turn > 0:  # the first warms up and partitions the model
             times.append(time.perf_counter() - begin)
             seen.append(time.process_time() - work)
     smp.shutdown()

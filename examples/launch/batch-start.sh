@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What each node of an AWS Batch multi-node job runs: batch-start.sh RANKS_PER_NODE PROGRAM [ARGUMENT...]
+# Runs on each node of an AWS Batch multi-node job: batch-start.sh RANKS_PER_NODE PROGRAM [ARGUMENT...]
 # Nodes share /runs. The main node writes the ssh key and the job's token there, waits for the others' addresses, and
-# starts mpirun; the others serve it by ssh until it says that the job has ended.
+# starts mpirun. The other nodes serve it by ssh until it announces the end of the job.
 set -euo pipefail
 each=$1
 shift
-# Node N of job J has the id J#N. A retry has a folder of its own, so it meets no file of the attempt before.
+# Node N of job J has the id J#N. A retry uses its own folder, so it finds no file of the earlier attempt.
 meet=/runs/meet-${AWS_BATCH_JOB_ID%%#*}-${AWS_BATCH_JOB_ATTEMPT:-1}
 key=$meet/ssh-key
 address=$(hostname -I | cut -d ' ' -f 1)
@@ -40,7 +40,7 @@ if [ "$AWS_BATCH_JOB_NODE_INDEX" = "$AWS_BATCH_JOB_MAIN_NODE_INDEX" ]; then
 fi
 
 until [ -e "$meet/ready" ]; do sleep 1; done
-home=$(getent passwd "$(id -u)" | cut -d : -f 6) # where sshd looks for keys, whatever HOME is
+home=$(getent passwd "$(id -u)" | cut -d : -f 6) # sshd looks for keys there, whatever HOME is
 mkdir -p "$home/.ssh" /run/sshd
 chmod 700 "$home/.ssh"
 cp "$key.pub" "$home/.ssh/authorized_keys"

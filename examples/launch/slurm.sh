@@ -12,12 +12,12 @@
 #SBATCH --output=shoal-%j.log
 set -euo pipefail
 
-# Ranks admit each other by a secret that only the owner can read.
+# Ranks authenticate each other with a secret that only the owner can read.
 export SHOAL_JOB_TOKEN_FILE=$PWD/job-token-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 shoal token "$SHOAL_JOB_TOKEN_FILE"
 trap 'rm -f "$SHOAL_JOB_TOKEN_FILE"' EXIT
 
-# At SIGUSR1 the ranks save a checkpoint and leave with status 138 (128 + 10): queue the job again then.
+# At SIGUSR1 the ranks save a checkpoint and exit with status 138 (128 + 10). The script then requeues the job.
 status=0
 srun shoal train run.json --output_dir out/gpt2 --resume_from_checkpoint true || status=$?
 if [ "$status" -eq 138 ]; then

@@ -166,7 +166,7 @@ def check_form(shoal, data, family, task, suffix, form, work):
     if json.loads((ours / "config.json").read_text())["architectures"] != [type(before).__name__]:
         return "config.json names another class"
     for name, value in before.state_dict().items():
-        # Beside an untied decoder.bias that one is in no use; Shoal writes the other's values there.
+        # With an untied decoder.bias, this bias is not used. Shoal writes the other's values there.
         unused = form == "untied" and re.fullmatch(r"(cls\.)?predictions\.bias|lm_head\.bias", name)
         if not unused and not torch.equal(value, after.state_dict()[name]):
             return f"{name} differs"
@@ -190,7 +190,7 @@ def check_pair(shoal, data, family, source, target, work):
     suffix = heads.get(source, "Model")
     save(family, suffix, source, "single", theirs)
     if family == "llama" and "question-answering" in (source, target) and source != target:
-        renamed = "transformer"  # of LlamaForQuestionAnswering alone: see docs/internals/llama-numerics.md
+        renamed = "transformer"  # only in LlamaForQuestionAnswering: see docs/internals/llama-numerics.md
     else:
         renamed = None
     run = train(shoal, data, theirs, target, ours)

@@ -136,7 +136,7 @@ def check(args):
         row.update(max_difference=float(difference.max()), largest_logit=largest,
                    relative_norm=float(difference.norm() / expected.norm()),
                    same_argmax=float((actual.argmax(-1) == expected.argmax(-1)).float().mean()))
-        # `not <=`, so that NaN fails.
+        # `not <=` makes NaN fail.
         if not row["max_difference"] <= args.tolerance * max(1.0, largest):
             complaints.append(f"logits differ by {row['max_difference']:.3g}")
     print(json.dumps(dict(row, ok=not complaints, complaints=complaints)))

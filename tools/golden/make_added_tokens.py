@@ -91,8 +91,9 @@ CASES = {  # name: (class, SentencePiece model, files)
     "albert_added": ("AlbertTokenizer", "albert/spiece.model", {
         "added_tokens.json": {"<ent>": 400, "[NEW]": 401},
         "special_tokens_map.json": {"additional_special_tokens": ["[NEW]"]}}),
-    # Beside a tokenizer.json: "raw" and "NÉwTok" are added tokens of word_piece.json that are not special; "the", "and" and
-    # "of" are tokens of the model alone. (A token that stops being normalized keeps its old text in `tokenizers`' decoder.)
+    # With a tokenizer.json: "raw" and "NÉwTok" are added tokens of word_piece.json that are not special. "the",
+    # "and" and "of" are tokens of only the model. (A token that stops being normalized keeps its old text in
+    # `tokenizers`' decoder.)
     **{f"{name}_{case}": ("PreTrainedTokenizerFast", f"{name}.json", files) for case, files in {
         "roles": {"special_tokens_map.json": {"mask_token": "the", "eos_token": "<eos>", "cls_token": token("and", rstrip=True)}},
         "role_of_added": {"special_tokens_map.json": {"eos_token": "raw"}},

@@ -16,7 +16,7 @@ TIME = datetime.datetime(2024, 2, 29, 23, 59, 58)
 KEY, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "to/ken+with=signs=="
 JSON = "application/x-amz-json-1.1"
 
-# name, method, URL as it is sent, headers, body, region, service, token
+# name, method, URL as sent, headers, body, region, service, token
 CASES = [
     ("CreateTrainingJob", "POST", "https://api.sagemaker.us-east-1.amazonaws.com/",
      [("Content-Type", JSON), ("X-Amz-Target", "SageMaker.CreateTrainingJob")],
@@ -75,7 +75,7 @@ def endpoints():
                             parameters["Bucket"] = bucket
                         try:
                             url = provider.resolve_endpoint(**parameters).url
-                        except Exception as problem:  # no such combination in this partition
+                        except Exception as problem:  # this combination does not exist in this partition
                             print(f"{service} {region} fips={fips} dual={dual}: {problem}")
                             continue
                         yield {"service": service, "region": region, "fips": fips, "dual_stack": dual, "bucket": bucket, "url": url}

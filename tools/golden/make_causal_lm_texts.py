@@ -27,7 +27,7 @@ def tokenizers():
             "sentence_piece/llama_bare": transformers.LlamaTokenizer.from_pretrained(sentence_piece / "llama_bare"),
             "sentence_piece/t5.json": from_json("sentence_piece/t5.json"),
             "llama.json": from_json("llama.json"),  # byte-level, with Llama 3's template
-            "plain.json": from_json("plain.json")}  # as GPT-2's: no special tokens
+            "plain.json": from_json("plain.json")}  # like GPT-2's: no special tokens
 
 
 def group(lists):

@@ -164,7 +164,7 @@ def main():
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("check", nargs="*", metavar="check DIRECTORY CASE")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # fixes the order of summation
     torch.use_deterministic_algorithms(True)
     if args.check:
         check(*args.check[1:])

@@ -32,14 +32,14 @@ FAMILIES = {
     "bert": ("Bert", dict(BERT)),
     "bert_regression": ("Bert", dict(BERT, num_hidden_layers=1, num_labels=1,
                                      problem_type="regression")),
-    # Its decoder has a weight and a bias of its own; cls.predictions.bias is in no use then.
+    # Its decoder has its own weight and bias, so cls.predictions.bias is not used.
     "bert_untied": ("Bert", dict(BERT, num_hidden_layers=1, tie_word_embeddings=False)),
     "roberta": ("Roberta", dict(BERT, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)),
     "distilbert": ("DistilBert", dict(vocab_size=VOCABULARY, dim=12, n_layers=2, n_heads=3,
                                       hidden_dim=20, max_position_embeddings=20, dropout=0.0,
                                       attention_dropout=0.0, seq_classif_dropout=0.0,
                                       qa_dropout=0.0)),
-    # Four layers in two groups: weights that two units read, and two that they do not share.
+    # Four layers in two groups: two layers share the weights of a group, and the groups share none.
     "albert": ("Albert", dict(BERT, embedding_size=8, num_hidden_layers=4, num_hidden_groups=2,
                               classifier_dropout_prob=0.0)),
 }
@@ -81,7 +81,7 @@ def make_batch(family, head):
     rng = np.random.default_rng(7)
     shape = (BATCH, max(LENGTHS))
     mask = np.array([[int(t < length) for t in range(shape[1])] for length in LENGTHS])
-    # No token but padding has the padding's id.
+    # Only padding has the padding's id.
     ids = np.where(mask, rng.integers(3, VOCABULARY, shape), config.pad_token_id)
     batch = {"input_ids": ids, "attention_mask": mask}
     if getattr(config, "type_vocab_size", 0) > 1:
@@ -181,7 +181,7 @@ def main():
     parser.add_argument("--family", choices=list(FAMILIES), action="append", help="default: all")
     parser.add_argument("check", nargs="*", metavar="check DIRECTORY HEAD")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # fixes the order of summation
     torch.use_deterministic_algorithms(True)
     if args.check:
         check(*args.check[1:])

@@ -19,15 +19,15 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-# valid: how many targets are not -100, after the shift; None ignores about one in six.
+# valid: the number of targets that are not -100 after the shift; None ignores about one in six.
 CASES = {
     "tiny": dict(batch=2, length=24, valid=None, max_grad_norm=1.0,
                  config=dict(n_layer=2, n_head=2, n_embd=32, vocab_size=96, n_positions=32)),
     "odd": dict(batch=3, length=31, valid=None, max_grad_norm=1.0,
                 config=dict(n_layer=3, n_head=3, n_embd=48, n_inner=40, vocab_size=131,
                             n_positions=33)),
-    # 63 tokens: the head's weight gradient is m257 n17 k63, a shape at which oneDNN 2.6.3's bf16
-    # AMX matmul dies (K = 31 mod 32); 31 valid targets, for who gathers those. Some steps clip.
+    # 63 tokens: the head's weight gradient has the shape m257 n17 k63, at which the bf16 AMX matmul of oneDNN 2.6.3
+    # crashes (K = 31 mod 32). There are 31 valid targets, for implementations that gather those. Some steps clip.
     "k31": dict(batch=3, length=21, valid=31, max_grad_norm=3.0,
                 config=dict(n_layer=2, n_head=1, n_embd=17, vocab_size=257, n_positions=21)),
 }
@@ -60,7 +60,7 @@ def make_batches(case, rng):
     ids = np.minimum((vocab * rng.random(shape) ** 2).astype(np.int64), vocab - 1)
     labels = ids.copy()
     for step in range(STEPS):
-        targets = labels[step, :, 1:]  # column 0 is nobody's target
+        targets = labels[step, :, 1:]  # column 0 is not a target
         count = targets.size
         ignored = count // 6 if case["valid"] is None else count - case["valid"]
         flat = rng.choice(count, ignored, replace=False)
@@ -201,7 +201,7 @@ def make_case(name, case, seed, out):
                        max_grad_norm=case["max_grad_norm"], **OPTIMIZER),
         f32=dict(losses=reference["losses"], grad_norms=reference["grad_norms"]),
         bf16=dict(losses=bf16["losses"], grad_norms=bf16["grad_norms"]),
-        # What a correct implementation of each precision may differ by: PyTorch's own distance.
+        # The error allowed to a correct implementation of each precision: PyTorch's own distance.
         deviation_from_float64=dict(f32=deviation(float32, reference, initial, 1e-3),
                                     bf16=deviation(bf16, reference, initial, 0.05)))
     (folder / "case.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -216,7 +216,7 @@ def main():
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--case", choices=list(CASES), action="append", help="default: all")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # fixes the order of summation
     torch.use_deterministic_algorithms(True)
     for name in args.case or CASES:
         make_case(name, CASES[name], args.seed + list(CASES).index(name), args.out)

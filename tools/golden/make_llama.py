@@ -26,7 +26,7 @@ TINY = dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hid
 CASES = {
     "tied": dict(TINY, head_dim=4, tie_word_embeddings=True, pad_token_id=0,
                  rope_parameters=dict(rope_type="default", rope_theta=100.0)),
-    # Heads that do not make up the width, one key head, biases, and stretched positions: of three
+    # The heads' total width differs from the model's. There is one key head, biases, and stretched positions: of three
     # frequencies one stays, one is blended, one is divided.
     "untied": dict(TINY, num_hidden_layers=1, num_key_value_heads=1, head_dim=6,
                    attention_bias=True, mlp_bias=True,
@@ -66,7 +66,7 @@ def make_case(case, out):
     ids, mask, labels = make_batch()
     model.double()
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    # transformers' ForCausalLMLoss, but in float64.
+    # This is transformers' ForCausalLMLoss in float64.
     targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
     loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
     loss.backward()
@@ -100,7 +100,7 @@ def main():
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("check", nargs="*", metavar="check DIRECTORY CASE")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # fixes the order of summation
     torch.use_deterministic_algorithms(True)
     if args.check:
         check(*args.check[1:])

@@ -38,7 +38,8 @@ def answers():
     for prediction, accepted in ANSWERS + words():
         score = squad([{"prediction_text": prediction, "id": "0"}],
                       [{"answers": {"text": accepted, "answer_start": [0] * len(accepted)}, "id": "0"}])
-        # Where nothing is left of both, torchmetrics has 2.0's rule, 1; the script of v1.1 says 0.
+        # If nothing remains of either text, torchmetrics follows the rule of SQuAD 2.0 and returns 1; the
+        # script of v1.1 returns 0.
         f1 = float(score["f1"]) / 100 if _normalize_text(prediction) else 0
         result.append({"prediction": prediction, "accepted": accepted,
                        "exact_match": float(score["exact_match"]) / 100, "f1": f1})

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 STEPS = 10
 LEARNING_RATES = [1e-2 * (1 - step / (2 * STEPS)) for step in range(STEPS)]
-SIZES = {"a": 67, "b": 16, "c": 1, "zero": 5}  # "zero" starts at zero: no trust ratio
+SIZES = {"a": 67, "b": 16, "c": 1, "zero": 5}  # "zero" starts at zero, so it has no trust ratio
 ADAM = dict(betas=[0.9, 0.999], epsilon=1e-8, weight_decay=0.0)
 CASES = {
     "adamw": dict(rule="adamw", **ADAM),
@@ -33,7 +33,7 @@ CASES = {
                           nesterov=False),
     "sgd_nesterov": dict(rule="sgd", momentum=0.9, dampening=0.0, weight_decay=0.01,
                          nesterov=True),
-    # max_trust_ratio is not in Algorithm 2, where phi bounds |x|; implementations bound the ratio.
+    # max_trust_ratio is not in Algorithm 2, whose phi bounds |x|. Implementations bound the ratio.
     "lamb": dict(rule="lamb", max_trust_ratio=10.0,
                  **{**ADAM, "epsilon": 1e-6, "weight_decay": 0.01}),
     "lamb_bounded": dict(rule="lamb", max_trust_ratio=0.5,
@@ -100,7 +100,7 @@ def main():
     initial, gradients = {}, {}
     for name, size in SIZES.items():
         values = rng.standard_normal(size) * (0 if name == "zero" else 0.5)
-        # Over six decades, as in real models; some are exactly zero at some steps.
+        # The values span six decades, as in real models. Some are exactly zero at some steps.
         scale = 10.0 ** rng.uniform(-5, 1, size)
         noise = rng.standard_normal((STEPS, size)) * scale
         noise[rng.random((STEPS, size)) < 0.1] = 0

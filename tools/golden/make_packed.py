@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 from transformers import DataCollatorWithFlattening, GPT2Config, GPT2LMHeadModel
 
 LENGTH, VOCABULARY, PADDING = 16, 37, 0
-DOCUMENTS = (5, 7, 16, 3, 8, 4)  # tokens of each
-ROWS = ((0, 3, 5), (1, 4), (2,))  # which share a row; behind them padding, as if it were one more
+DOCUMENTS = (5, 7, 16, 3, 8, 4)  # numbers of tokens
+ROWS = ((0, 3, 5), (1, 4), (2,))  # the documents of each row; the padding after them is treated as one more
 GPT2 = dict(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=12, n_head=3, n_layer=2,
             bos_token_id=1, eos_token_id=2, resid_pdrop=0.0, embd_pdrop=0.0,
             attn_pdrop=0.0, attn_implementation="eager")
@@ -56,7 +56,7 @@ def make_batch():
             begins_of_row.append(at)
             ids[row, own] = document
             labels[row, own] = document
-            labels[row, at] = -100  # nobody's target
+            labels[row, at] = -100  # not a target
             owner[row, own] = member
             positions[row, own] = np.arange(len(document))
             at += len(document)
@@ -83,7 +83,7 @@ def gradients_of(model):
 
 def assert_equal(what, a, b):
     apart = float((a - b).detach().norm() / b.detach().norm())
-    assert apart < 1e-6, f"{what}: {apart} apart"  # float32's norms and angles
+    assert apart < 1e-6, f"{what}: {apart} apart"  # float32 errors of norms and angles
 
 
 def check_other_ways(model, batch, logits, loss, gradients):
@@ -102,7 +102,7 @@ def check_other_ways(model, batch, logits, loss, gradients):
     assert_equal("the documents' losses", total, loss)
     total.backward()
     for name, gradient in gradients_of(model).items():
-        if gradients[name].norm() > 1e-9:  # that of a key's bias is 0
+        if gradients[name].norm() > 1e-9:  # a key's bias has gradient 0
             assert_equal(name, gradient, gradients[name])
 
 
@@ -146,7 +146,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=default)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # one order of summation
+    torch.set_num_threads(1)  # fixes the order of summation
     torch.use_deterministic_algorithms(True)
     gpt2 = make_gpt2()
     gpt2.save_pretrained(args.out / "gpt2")

@@ -19,7 +19,7 @@ SMALL = [  # (block, documents)
     (4, [5, 2, 3, 1]),  # the example of TRL's documentation
     (6, [3, 5, 0, 1, 5, 7, 2]),
     (10, [3, 4, 5, 6, 7]),
-    (10, [6, 6, 6, 4, 4, 4]),      # several blocks with the same room: the oldest takes the next
+    (10, [6, 6, 6, 4, 4, 4]),      # several blocks have the same space: the oldest takes the next
     (10, [7, 7, 7, 2, 2, 2, 1, 1]),
     (8, [20, 9, 17, 3, 0, 8, 16]),  # longer than a block, by one token, by none
     (5, [5, 5, 5]),

@@ -117,7 +117,7 @@ def csv_case(name, text):
         return case
     case["columns"], case["rows"] = list(frame.columns), frame.values.tolist()
     plain = [row for row in csv.reader(io.StringIO(text.lstrip("\ufeff"), newline="")) if row and ",".join(row).strip(" \t")]
-    if name != "one column":  # csv reads a blank quotation as pandas does, but this filter cannot tell
+    if name != "one column":  # csv reads a quoted blank as pandas does, but this filter cannot tell
         assert plain == [case["columns"]] + case["rows"], name
     features = datasets.Features({column: datasets.Value("string") for column in case["columns"]})
     rows = read("csv", "a.csv", data, features=features, keep_default_na=False)[1]
@@ -132,7 +132,7 @@ def random_rows(generator):
         try:
             pandas.read_csv(io.StringIO(text, newline=""), header=None, names=range(40), dtype=str)
         except (pandas.errors.ParserError, pandas.errors.EmptyDataError):
-            continue  # a quotation that does not end
+            continue  # an unterminated quotation
         rows = [row for row in csv.reader(io.StringIO(text, newline="")) if len(row) == 2]
         if rows:
             cases.append({"text": text, "rows": rows})
@@ -170,7 +170,7 @@ def used(use, values, tokenizer):
     labels = set(values) if use == "label" else set().union(*(set(tags) for tags in values))
     if use == "label" and all(isinstance(label, float) for label in labels):
         return "scores"
-    labels = sorted(labels)  # refuses values that have no order
+    labels = sorted(labels)  # raises for values without an order
     assert not any(isinstance(label, (list, dict)) for label in labels)
     return [label if isinstance(label, str) else json.dumps(label) for label in labels]
 

@@ -46,7 +46,7 @@ MNLI_MP = {
     "partitions": 4, "placement_strategy": "spread", "pipeline": "interleaved", "optimize": "speed",
     "microbatches": 4, "ddp": True}
 
-# (name, estimator, job without what all have)
+# (name, estimator, job without the common fields)
 CASES = [
     ("squad_data_parallel", "HuggingFace", {
         "transformers_version": "4.6.1", "pytorch_version": "1.7.1", "py_version": "py36",
@@ -179,7 +179,7 @@ def sdk_input(value):
 
 
 def request_of(estimator_name, job, root):
-    # The SDK writes into what it is given.
+    # The SDK modifies its arguments.
     arguments = copy.deepcopy({name: value for name, value in job.items() if value is not None})
     region = arguments.pop("region")
     name = arguments.pop("job_name", None)
@@ -217,7 +217,7 @@ def request_of(estimator_name, job, root):
         arguments.setdefault("framework_version", "2.2.0")
         arguments.setdefault("py_version", "py310")
     estimator = kind(sagemaker_session=made, **arguments)
-    # The SDK would tell Amazon of each call.
+    # Otherwise the SDK would report each call to Amazon.
     with mock.patch("sagemaker.utils.sagemaker_timestamp", lambda: STAMP), \
             mock.patch("sagemaker.telemetry.telemetry_logging._send_telemetry_request", lambda *all, **named: None):
         estimator.fit(inputs, wait=False, logs=False, job_name=name, experiment_config=experiment)

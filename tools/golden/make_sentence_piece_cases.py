@@ -145,7 +145,7 @@ def bpe_shapes(lines):
     of_bytes = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
 
-    llama_4 = Tokenizer(merged(plain, unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # of transformers 4
+    llama_4 = Tokenizer(merged(plain, unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # as in transformers 4
     llama_4.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), mark_spaces])
     llama_4.decoder = decoders.Sequence([*of_bytes, decoders.Strip(" ", 1, 0)])
     llama_4.add_special_tokens(["<unk>", "<s>", "</s>"])
@@ -157,7 +157,7 @@ def bpe_shapes(lines):
 
     state = json.loads(llama_4.to_str())
     state["model"]["ignore_merges"] = True
-    state["model"]["vocab"][MARK + "<mask"] = max(state["model"]["vocab"].values()) + 1  # no merge makes it
+    state["model"]["vocab"][MARK + "<mask"] = max(state["model"]["vocab"].values()) + 1  # no merge creates it
     for token in state["added_tokens"]:
         if token["id"] >= len(state["model"]["vocab"]) - 1:
             token["id"] += 1
@@ -169,7 +169,7 @@ def bpe_shapes(lines):
     generic.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap(mapped)), mark_spaces])
     generic.decoder = decoders.Sequence(of_bytes)
 
-    spaces = Tokenizer(merged(mapped, fuse_unk=True, byte_fallback=True))  # what Shoal makes of such a model
+    spaces = Tokenizer(merged(mapped, fuse_unk=True, byte_fallback=True))  # Shoal's conversion of such a model
     spaces.normalizer = normalizers.Sequence([
         normalizers.Precompiled(charsmap(mapped)), *(normalizers.Replace(Regex(pattern), content) for pattern, content in
                                                      ((r"\A +", ""), (r" +\z", ""), (" {2,}", " ")))])
@@ -186,7 +186,7 @@ def bpe_shapes(lines):
     dropped = Tokenizer(merged(fewer))
     dropped.pre_tokenizer = first
 
-    # Bytes of some characters only: these overtake unknown ones. A merge of bytes.
+    # Only some characters have byte tokens; these take precedence over unknown ones. One merge joins bytes.
     state = json.loads(fused.to_str())
     for token in ("<0xCE>", "<0x94>", "<0xCE><0x94>", "<0x0A>", "<0x0A>" + MARK):
         state["model"]["vocab"][token] = len(state["model"]["vocab"])
@@ -210,7 +210,7 @@ def shapes(lines):
     fallback.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s>:1 $B:1",
                                                             special_tokens=[("<s>", 1)])
 
-    t5 = Tokenizer(unigram(plain))  # as the converters of transformers 4 made them
+    t5 = Tokenizer(unigram(plain))  # as the converters of transformers 4 create them
     t5.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap(plain)), normalizers.Strip(left=False, right=True),
                                           normalizers.Replace(Regex(" {2,}"), MARK)])
     t5.pre_tokenizer = metaspace(prepend_scheme="first")

@@ -275,7 +275,7 @@ def main():
     arguments = parser.parse_args()
     word_piece = Tokenizer.from_file(str(GOLDEN / "tokenizer/word_piece.json"))
     roberta = Tokenizer.from_file(str(GOLDEN / "tokenizer/roberta.json"))
-    plain = Tokenizer.from_file(str(GOLDEN / "tokenizer/plain.json"))  # as GPT-2's: nothing around texts
+    plain = Tokenizer.from_file(str(GOLDEN / "tokenizer/plain.json"))  # like GPT-2's: no special tokens
     value = {
         "truncations": truncations(word_piece),
         "inputs": {"word_piece": inputs(word_piece), "roberta": inputs(roberta)},

@@ -106,7 +106,7 @@ def trimmed(path):
 def llama(path):
     tokenizer = train(path, 500, ["<|endoftext|>"])
     state = json.loads(tokenizer.to_str())
-    # A token that no merge makes: only ignore_merges finds it.
+    # No merge creates this token: only ignore_merges finds it.
     state["model"]["vocab"]["\u0120created"] = max(state["model"]["vocab"].values()) + 1
     state["model"]["ignore_merges"] = True
     tokenizer = Tokenizer.from_str(json.dumps(state))

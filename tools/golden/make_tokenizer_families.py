@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
-# Beside the Bible's English, so that merges cross what the families' patterns part.
+# Added to the Bible's English, so that merges cross the boundaries of the families' patterns.
 LINES = [
     "In 1984 and 2024, 3.14159 and 1,000,000 of 12345678 were 007; x_1 = y[2]**3 - f(10) // 7", "the caf\u00e9 na\u00efve r\u00e9sum\u00e9 \u00c5ngstr\u00f6m",
     "\u4f60\u597d\u4e16\u754c\u3002\u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8\u3068\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4 \u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440", "def main(argv):\n    return 0\n\n\tif x != y:\r\n",
@@ -171,12 +171,12 @@ def families():
     phi = [added(token, rstrip=True) for token in ("<|end|>", "<|user|>", "<|assistant|>")]
     blanks = [added(" " * n, special=False, normalized=True) for n in (16, 8, 4, 3, 2)]
     return {
-        # GPT-2's shapes, with what writes nothing.
+        # GPT-2's form, with parts that have no effect.
         "llama_3": of_bytes(EMPTY, split(LLAMA_3), byte_level(), ignore_merges=True,
                             post=sequence("processors", byte_level(True, False, True), bos)),
         "bloom": of_bytes(EMPTY, split(" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"), byte_level(),
                           post=byte_level()),
-        # Others around the alphabet of bytes.
+        # Other parts around a byte alphabet.
         "smollm": of_bytes(None, DIGITS, gpt2),
         "command_r": of_bytes(NFC, DIGITS, gpt2, post=bos),
         "falcon": of_bytes(None, {"type": "Punctuation", "behavior": "Contiguous"}, gpt2, DIGIT_RUNS,
@@ -196,7 +196,7 @@ def families():
             added("[CLS]"), added("[SEP]"), added("[PAD]"), added("[MASK]", lstrip=True), *blanks],
             post=template("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
                           ids={"[CLS]": 540, "[SEP]": 541})),
-        # Characters with bytes for unknown ones.
+        # Characters, with byte tokens for unknown ones.
         "phi_3": of_pieces(sequence("normalizers", {"type": "Prepend", "prepend": "\u2581"}, TO_MARKS), None, LLAMA_DECODER,
                            [END, *phi]),
         "mistral_v3": of_pieces(None, metaspace("first", False), LLAMA_DECODER),
@@ -223,7 +223,7 @@ def families():
             "pre_tokenizer": sequence("pretokenizers", DIGIT_RUNS, metaspace("first")),
             "decoder": sequence("decoders", metaspace("first")), "post_processor": None,
             "added_tokens": [added("[PAD]"), added("[CLS]"), added("[SEP]"), added("[UNK]")]},
-        # What no family above has.
+        # Parts that no family above has.
         "whitespace": {
             "model": "characters", "options": {},
             "normalizer": sequence("normalizers", {"type": "NFKC"}, {"type": "Lowercase"}, sequence("normalizers")),
@@ -302,7 +302,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     lines = (ROOT / "tests/golden/tokenizer/genesis.txt").read_text().splitlines() + LINES
     path = out / "families.json"
-    # Unigram training is not the same each time.
+    # Unigram training gives a different result each time.
     trained = (json.loads(path.read_text())["models"] if path.exists() else
                {"bytes": byte_model(lines), "pieces": piece_model(lines), "characters": character_model(lines),
                 "unigram": unigram_model(lines)})

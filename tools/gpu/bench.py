@@ -13,17 +13,17 @@ import time
 
 from tests import end
 
-# Sequences a step of both sides, T = 1024: enough that more are hardly faster, and that ours fits
-# beside what PyTorch keeps between its rounds. The second: on a GPU of more than 100 GB.
+# Sequences per step for both sides, with T = 1024: more would hardly be faster, and Shoal's run fits beside the memory
+# that PyTorch keeps between its rounds. The second number is for a GPU of more than 100 GB.
 BATCHES = {"gpt2": (32, 64), "gpt2-medium": (16, 32), "gpt2-large": (8, 16), "gpt2-xl": (8, 16)}
 COMPILE = {"gpt2": "whole", "gpt2-medium": "whole", "gpt2-large": "blocks", "gpt2-xl": "blocks"}
-# Models that are no GPT-2, with the options of both sides; batches as above. BERT as it is pretrained.
+# Models other than GPT-2, with the options of both sides; batches as above. BERT as in its pretraining.
 OTHER_MODELS = {
     "step-bert-128": (dict(model="bert-large", length=128, dropout=0.1), (128, 256)),
     "step-bert-512": (dict(model="bert-large", length=512, dropout=0.1), (32, 64)),
     "step-llama": (dict(model="llama-1b", length=2048), (4, 8)),
 }
-# Seconds each needs, about; a row that no longer fits is left out, and that is said.
+# Approximate seconds for each. A row that no longer fits is left out, with a message.
 NEEDS = {"kernels": 20, "step-gpt2": 75, "step-gpt2-medium": 90, "step-gpt2-large": 70, "step-gpt2-xl": 80,
          "step-bert-128": 60, "step-bert-512": 60, "step-llama": 70, "capture": 30,
          "offload": 90, "memory": 130, "faults": 25}
@@ -39,7 +39,7 @@ class Bench:
         self.program = os.path.join(context.home, "bin", "gpt2_gpu_step")
         self.cache = os.path.join(context.home, "algorithms")  # kept between calls
         os.makedirs(self.cache, exist_ok=True)
-        # PyTorch runs in its own environment, with its own libraries.
+        # PyTorch runs in its own environment with its own libraries.
         self.peer_environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self.peer_environment.pop("LD_LIBRARY_PATH", None)
         if "LD_LIBRARY_PATH" in os.environ:
@@ -75,7 +75,7 @@ class Bench:
             text, problem = f"{late.stdout or ''}{late.stderr or ''}", f"took more than {late.timeout:.0f} s"
         self.log(row, " ".join(command) + "\n" + text + "\n")
         if problem and os.path.exists(path):
-            # It measured, wrote, and then died: the figures stand, and so does the fault.
+            # The program measured and wrote its report before it crashed. Keep the figures and report the fault.
             print(f"{row}: gpt2_gpu_step wrote its report, then ended with {problem}")
         elif problem:
             line = next((l for l in reversed(text.strip().split("\n")) if l.strip()), "")
@@ -146,7 +146,7 @@ class Peer:
         if self.facts is None:
             self.bench.add(row=self.row, peer="pytorch", error="did not start (log)")
             print(f"{self.row}: pytorch_gpt2.py did not start; see bench.{self.row}.pytorch.log")
-        end(self.process)  # the compiler's workers too
+        end(self.process)  # including the compiler's workers
         self.process.wait()
         self.log.close()
 
@@ -179,7 +179,7 @@ def other_steps(bench, row):
 
 def steps(bench, row, compile, options):
     """ours, theirs, ours, theirs."""
-    # The first run also times and keeps the products' algorithms.
+    # The first run also times the products' algorithms and saves the choices.
     ours = [bench.ours(row, warmup=5, capture="on", **options)]
     peer = Peer(bench, row, compile=compile, warmup=3, **options)
     theirs = [peer.round()]
@@ -246,7 +246,7 @@ def offload(bench, model="gpt2-xl", length=1024):
     left.append(bench.ours("offload", offload=True, **options))
     if not (kept[0] and left[0]):
         return
-    # A second round that failed says so in a row of its own.
+    # If a second round fails, it gets a row of its own.
     kept, left = [r for r in kept if r], [r for r in left if r]
     before, after = (median([r["step_ms"] for r in rows]) for rows in (kept, left))
     peaks = [r["memory"]["activations"]["peak"] for r in (kept[0], left[0])]
@@ -275,7 +275,7 @@ def memory(bench, cap=40, length=512):
         bench.log("memory", done.stderr)
         if done.returncode == 0:
             found[precision] = bench.add(row="memory", **json.loads(done.stdout.strip().split("\n")[-1]))["batch"]
-    # Memory grows by the same bytes for each sequence: two runs say where the cap is.
+    # Memory grows by the same number of bytes for each sequence, so two runs determine the cap.
     options = dict(model="gpt2", length=length, steps=3, warmup=4, memory_cap=cap, capture="on")
     sizes = {}
     for batch in (16, 48):
@@ -350,7 +350,7 @@ def run(context):
         parts.append(name)
         try:
             what()
-        except Exception as problem:  # the other rows are worth having
+        except Exception as problem:  # keep the other rows
             bench.add(row=name, error=repr(problem)[:300])
             print(f"{name}: {problem!r}"[:300])
         print(f"{name}: {time.time() - began:.0f} s")

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# ./dev gpu bundle [PROGRAM...]: builds the preset `gpu` and packs what a bare machine with a GPU needs into
-# build/gpu-bundle (shoal-gpu.tar.xz and run.sh): programs, the shared objects they need but glibc
-# and CUDA's, golden files, the runner and the peers. Run from the root of the tree.
+# ./dev gpu bundle [PROGRAM...]: builds the preset `gpu` and packs the files that a bare machine with a GPU needs into
+# build/gpu-bundle (shoal-gpu.tar.xz and run.sh): programs, their shared objects except those of glibc and CUDA, golden
+# files, the runner and the peers. Run from the root of the tree.
 set -euo pipefail
 source tools/dev-common.sh
 limit_mib=50
 
-# Programs packed, of those that this tree has; or those that are named.
+# The programs to pack: those of this list that the tree has, or those named as arguments.
 programs=(kernels_test gpu_test gpu_train_test gpu_multirank_test gpu_train_ranks_test collectives_device_test collectives_nccl_test nn_autograd_test nn_layers_test nn_models_test nn_optim_test nn_capture_test
   runtime_device_test runtime_memory_test
   parallel_device_test parallel_data_test parallel_executor_test parallel_tensor_test parallel_shard_test
@@ -30,8 +30,8 @@ for name in "${targets[@]}"; do
   binary=$(find build/gpu -type f -name "$name" -perm -u+x -print -quit)
   strip -o "$stage/bin/$name" "$binary"
 done
-# Everything they load, but glibc, CUDA and the driver; the compiler's own runtime lies apart, for
-# machines whose is older.
+# All libraries that the programs load, except those of glibc, CUDA and the driver. The compiler's runtime gets its own
+# directory, for machines with an older one.
 for binary in "$stage"/bin/*; do ldd "$binary"; done | awk '/=> \// {print $1, $3}' | sort -u |
   while read -r name path; do
     case "$name" in
@@ -54,8 +54,8 @@ printf '{"commit": "%s", "changed": %s, "date": "%s", "nvcc": "%s", "cudnn": "%s
   > "$stage/BUILD.json"
 
 mkdir -p build/gpu-bundle
-# Each program holds the same kernels: within reach of the dictionary they are stored once (33 MiB
-# where xz's own 8 MiB leave 73), which costs minutes.
+# Each program contains the same kernels. With a large dictionary they are stored once (33 MiB instead of 73 with xz's
+# default of 8 MiB), which takes minutes.
 tar -C "$stage" --sort=name --mtime=@0 --owner=0 --group=0 -cf - . | xz -T1 --lzma2=preset="${SHOAL_BUNDLE_XZ:-5}",dict=512MiB > build/gpu-bundle/shoal-gpu.tar.xz
 cp tools/gpu/run.sh build/gpu-bundle/run.sh
 mib=$(($(stat -c %s build/gpu-bundle/shoal-gpu.tar.xz) >> 20))

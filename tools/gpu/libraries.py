@@ -7,14 +7,14 @@ import re
 import subprocess
 import sys
 
-# The soname and whether a program may do without it.
+# Sonames, and those that a program can do without.
 WANTED = ["libcudart.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.13", "libnccl.so.2"]
 OPTIONAL = {"libnvrtc.so.13", "libnccl.so.2"}
 
 
 def python_directories():
     paths = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    # The venv that `python3` means may be another than the one that runs this.
+    # `python3` may belong to another venv than this process.
     try:
         out = subprocess.run(["python3", "-c", "import sys; print('\\n'.join(sys.path))"],
                              capture_output=True, text=True, timeout=30).stdout
@@ -62,10 +62,10 @@ def environment_for(programs, home, prefer="python"):
     chosen, directories, missing = choose(prefer)
     lines = [f"{name}: {os.path.realpath(path)}" for name, path in chosen.items()]
     own = os.path.join(home, "lib")
-    # The system's libstdc++ first: the bundle's may be older than what CUDA's libraries ask for.
+    # The system's libstdc++ comes first: the bundle's may be older than CUDA's libraries require.
     for runtime in ([], [os.path.join(home, "lib-runtime")]):
         environment = dict(os.environ)
-        # The system's own directories are searched anyway, last.
+        # The loader searches the system's own directories anyway, last.
         path = [own, *runtime, *[d for d in directories if not d.startswith("/usr/lib")]]
         environment["LD_LIBRARY_PATH"] = ":".join(path)
         problems = {os.path.basename(p): u for p in programs if (u := unresolved(p, environment))}

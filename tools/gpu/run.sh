@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Unpacks the GPU bundle beside this script and runs pieces of it: ./run.sh --help.
+# Unpacks the GPU bundle in this directory and runs parts of it: ./run.sh --help.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 command -v python3 > /dev/null || { echo "run.sh: needs python3" >&2; exit 1; }
-# Kept between calls: unpacked anew only when the bundle is another.
+# The unpacked bundle is kept between calls. Another bundle is unpacked anew.
 stamp=$(sha256sum "$here/shoal-gpu.tar.xz" | cut -c1-16)
 home=${SHOAL_GPU_HOME:-/tmp/shoal-gpu-$(id -u)}/$stamp
 if [ ! -f "$home/unpacked" ]; then

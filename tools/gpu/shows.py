@@ -2,7 +2,7 @@
 `not met`, `below the goal` (it has what it must), `failed` (a test that it rests on), `in part`
 (something of it has no figure) or `not measured`."""
 
-# Tokens or sequences a second: must, goal.
+# Tokens or sequences per second: required, goal.
 SPEEDS = {
     "step-gpt2": ("GPT-2 124M, tokens/s", 475e3, 620e3), "step-gpt2-medium": ("GPT-2 350M, tokens/s", 188e3, 225e3),
     "step-gpt2-large": ("GPT-2 774M, tokens/s", 90e3, 108e3), "step-gpt2-xl": ("GPT-2 1.5B, tokens/s", 47e3, 55e3),
@@ -14,7 +14,7 @@ CAPTURED = 1.3
 BATCHES = 1.9
 OFFLOADED, NEAR_THE_FORMULA = 1.1, 0.05
 
-# Programs whose tests a case rests on, by piece.
+# The programs whose tests must pass for a case, by piece.
 CORRECT = {"unit": ("kernels_test", "gpu_test", "gpu_train_test", "nn_autograd_test", "nn_layers_test",
                     "nn_models_test", "nn_optim_test", "nn_capture_test"),
            "multirank": ("gpu_multirank_test", "gpu_train_ranks_test", "parallel_device_test", "parallel_data_test",

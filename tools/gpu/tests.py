@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-# What no later test of a process survives.
+# Errors after which no later test of the process can pass.
 STICKY = re.compile(r"illegal memory access|misaligned address|unspecified launch failure|"
                     r"illegal instruction|invalid program counter|device-side assert|"
                     r"launch timed out")
@@ -33,7 +33,7 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
     filter: str = "*"
     each: bool = False  # a process for each test, not for each suite
-    alone: bool = False  # before all others: it asks how much of the device is free
+    alone: bool = False  # before all others, because it measures the free device memory
 
 
 def listed_names(text):
@@ -140,7 +140,7 @@ def run_programs(context, programs, limit):
             return program, {name: ("failed", "left out for want of time (--limit)") for name in batch}, 0, ""
         results, seconds, text = run_batch(context, program, batch, max(1, deadline - time.time()))
         if len(batch) > 1 and (STICKY.search(text) or "the process" in str(results)):
-            # Somebody spoilt it for the others: each that failed again, alone.
+            # A test may have broken the process for the others, so each failed one runs again separately.
             for name in [n for n, r in results.items() if r[0] == "failed"]:
                 if time.time() + 2 > deadline:
                     break
@@ -182,7 +182,7 @@ def print_table(title, report, messages=40):
 
 
 ON_DEVICE = {"SHOAL_TEST_DEVICE": "cuda", "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"}
-# Tests that read results where they lie, in pinned memory: nothing may still be running.
+# These tests read results in place, in pinned memory, so no kernel may still be running.
 IN_PLACE = {**ON_DEVICE, "CUDA_LAUNCH_BLOCKING": "1"}
 
 
@@ -215,7 +215,7 @@ def multirank(context):
                 *(Program(f"parallel_{part}_test", ON_DEVICE)
                   for part in ("device", "data", "executor", "tensor", "shard")),
                 Program("parallel_activation_test", IN_PLACE),
-                # Bytes by tag beside the plan.
+                # Compares the bytes by tag with the plan.
                 Program("parallel_apply_test", ON_DEVICE, filter="*Exactly*")]
     for program in programs:
         program.environment = with_sources(context, program.environment)
@@ -261,7 +261,7 @@ def sanitize(context):
                                            prefix)
         return tool, batch, results, seconds, text
 
-    # In turns, so that each tool has its share of the time.
+    # Taken in turn, so that each tool gets its share of the time.
     work = [(tool, [name]) for name in names for tool in tools]
     with concurrent.futures.ThreadPoolExecutor(context.jobs) as pool:
         for tool, batch, results, seconds, text in pool.map(one, work):

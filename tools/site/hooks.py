@@ -58,7 +58,7 @@ def on_page_markdown(markdown, page, config, files):
         return found[1] if outside and exists else found[0]
 
     markdown = blocks_apart(markdown)
-    # Code has no links.
+    # Code contains no links.
     parts = re.split(r"(^```.*?^```|`[^`\n]+`(?!\]))", markdown, flags=re.MULTILINE | re.DOTALL)
     parts[::2] = [LINK.sub(link, part) for part in parts[::2]]
     return "".join(parts)

@@ -19,7 +19,7 @@ from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local, mo
 from shoal.torch.parallel.state import state
 
 _log = logging.getLogger("shoal.torch.parallel")
-_CHECKSUMS = "crc32"  # among the metadata of a safetensors file: by tensor
+_CHECKSUMS = "crc32"  # in the metadata of a safetensors file, by tensor
 
 
 def _sync_folder(folder: str) -> None:
@@ -63,7 +63,7 @@ def _read(path: str, map_location: Any = "cpu", **arguments: Any) -> Any:
     try:
         files.check_archive(path)
         with contextlib.nullcontext(path) if arguments.get("mmap") else open(path, "rb") as source:
-            return torch.load(source, map_location=map_location, **arguments)  # by a name it may take another format
+            return torch.load(source, map_location=map_location, **arguments)  # the name may imply another format
     except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, pickle.UnpicklingError) as problem:
         raise ValueError(f"{path} is not whole: {problem}; load another checkpoint") from problem
 
@@ -199,7 +199,7 @@ def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: An
     if optimizer_state is not None:
         contents[f"optimizer_{tag}"] = lambda file: torch.save(optimizer_state, file)
     if whole is not None:
-        contents[tag] = lambda file: _write_model(whole, tag, file)  # the last one, by which the checkpoint is there
+        contents[tag] = lambda file: _write_model(whole, tag, file)  # written last: it marks the checkpoint as complete
 
     def write() -> None:
         if state.mesh.rank("world"):
@@ -212,7 +212,7 @@ def _save_full(path: str, tag: str, model: Any, optimizer: Any, user_content: An
             for one in beside.values():
                 os.remove(one)
             raise
-        with contextlib.suppress(FileNotFoundError):  # of an earlier save under this tag
+        with contextlib.suppress(FileNotFoundError):  # left by an earlier save under this tag
             os.remove(os.path.join(path, f"optimizer_{tag}"))
         for name, one in beside.items():
             os.replace(one, os.path.join(path, name))
@@ -315,7 +315,7 @@ def _newest(path: str, partial: bool) -> str:
             tag = file.read().strip()
         if not partial or os.path.isdir(os.path.join(path, f"{tag}_partial")):
             return tag
-        if found := _partial_ones(path):  # the last one is whole
+        if found := _partial_ones(path):  # the last of them is complete
             return found[-1].removesuffix("_partial")
         return tag
     if tag := checkpoint_parts.newest_of_run(path):

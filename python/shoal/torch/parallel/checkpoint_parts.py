@@ -34,7 +34,7 @@ _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", t
            torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.int8: "i8", torch.bool: "u8"}
 _OF_NAME = {name: dtype for dtype, name in _DTYPES.items() if dtype != torch.bool}
 _MOST_DIMS = 6
-_LOOKS, _BETWEEN_LOOKS = 10, 0.02  # a network's file system may show files late
+_LOOKS, _BETWEEN_LOOKS = 10, 0.02  # a network file system may show files late
 _T = TypeVar("_T")
 
 
@@ -107,7 +107,7 @@ class _Held:
     def _add(self, name: str, record: records.Record, value: torch.Tensor, rest: dict[str, Any],
              key: str | None = None) -> None:
         if record["split"] is None and state.mesh.rank("tp"):
-            return  # tp rank 0 has it, perhaps in other parts
+            return  # tp rank 0 has it, perhaps divided differently
         if not value.numel() and math.prod(record["shape"]):
             return
         if value.dtype in _DTYPES and len(record["shape"]) <= _MOST_DIMS:
@@ -233,7 +233,7 @@ def write(final: str, model: Any, optimizer: Any, user_content: Any, trainer_sta
                        lambda file: file.write((json.dumps(about, indent=2) + "\n").encode()))
         elsewhere = [one for part in everywhere if part[0] for one in part[1]]
         if not elsewhere:
-            _native.ShardedCheckpoint(folder)  # each element is there exactly once
+            _native.ShardedCheckpoint(folder)  # checks that each element occurs exactly once
         transaction.commit([one for part in everywhere if not part[0] for one in part[1]], elsewhere)
 
     try:
@@ -241,7 +241,7 @@ def write(final: str, model: Any, optimizer: Any, user_content: Any, trainer_sta
         everywhere = _gather(what, write_own)
         _gather(what, finish)
     finally:
-        transaction = None  # removes what is not complete
+        transaction = None  # removes incomplete files
 
 
 def _merged(parts: Any) -> dict[str, Any]:

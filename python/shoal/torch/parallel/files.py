@@ -32,7 +32,7 @@ def gather(work: Callable[[], _T]) -> list[_T]:
     problem, mine = None, None
     try:
         mine = work()
-    except Exception as found:  # the other ranks must hear of it
+    except Exception as found:  # the other ranks must learn of it
         problem = found
     everywhere: list[Any] = [None] * state.mesh.size("world")
     told = None if problem is None else _of_rank(problem, state.mesh.rank("world"))
@@ -73,7 +73,7 @@ class Writer:
 def check_archive(path: str) -> None:
     """ValueError if bytes of a file of torch.save() have changed; torch.load() ignores the checksums that it has."""
     if not zipfile.is_zipfile(path):
-        return  # torch.load() reads the older form, and refuses others
+        return  # torch.load() reads the older format and refuses others
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged is not None:

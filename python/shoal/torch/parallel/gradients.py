@@ -158,7 +158,7 @@ def all_reduce(parameters: list[nn.Parameter]) -> None:
         finish()
 
 
-# The norm. A model's parameter comes with the model, whose optimizer may have its gradients.
+# The norm. A parameter of a model comes with the model, whose optimizer may hold its gradients.
 
 _Owned = tuple[nn.Parameter, Any]
 

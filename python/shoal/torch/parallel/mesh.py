@@ -9,7 +9,7 @@ import torch.distributed as dist
 from shoal.torch.parallel.config import Config, _native
 
 AXES = ("tp", "pp", "rdp", "mp", "dp")
-_AS_LONG_AS_A_STEP = timedelta(days=365)  # a rank that ends is noticed at once all the same
+_AS_LONG_AS_A_STEP = timedelta(days=365)  # nevertheless a rank that ends is noticed at once
 
 
 class Shape(NamedTuple):

@@ -260,7 +260,7 @@ class DistributedModel(nn.Module):
             return
         tree = Tree(self.module)
         traced = functools.cache(lambda: self._traced(tree, body))
-        # The caller's modes are not those of the parameters and optimizers that are made here.
+        # Parameters and optimizers created here must not inherit the caller's inference mode or no_grad().
         with torch.inference_mode(False), torch.enable_grad():
             if state.mesh.size("tp") > 1:
                 traced()  # on every rank, since the modules communicate

@@ -395,7 +395,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A group's "param_names" lists their names. With fp16 and bf16, a parameter's state includes its f32 master.
         """
         own = self.own_records()
-        if state.mesh.rank("tp"):  # tp rank 0 alone contributes parameters that are not split
+        if state.mesh.rank("tp"):  # only tp rank 0 contributes parameters that are not split
             own = {name: found for name, found in own.items() if found[0]["split"]}
         merged = records.merge(_gathered(own, "world" if self.shards else "mp"))
         whole: dict[int, dict[str, Any]] = {}

@@ -146,6 +146,6 @@ def shard(model: nn.Module) -> list[FSDPModule]:
         new = module._parameters[name]
         if new is not old:
             new.__dict__.update(old.__dict__)
-            new._shoal_was = old  # optimizers may have it
+            new._shoal_was = old  # optimizers may hold it
             old.data = torch.empty(0, dtype=old.dtype, device=old.device)
     return [*units, model]

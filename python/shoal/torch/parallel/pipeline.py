@@ -269,7 +269,7 @@ class Visit:
                     tensors[i] = tensor
             if parcel.head.kind == FETCH:
                 value = getattr(module, what[2])
-                # Another microbatch may change a buffer while the message is under way, but no parameter.
+                # Another microbatch may change a buffer while the message is in flight, but not a parameter.
                 outputs = [value if isinstance(value, nn.Parameter) else value.clone()]
             else:
                 given = self._arguments(what[:2], tensors) if what[2] else tensors
@@ -442,7 +442,7 @@ class Run:
         receiver.join()
         for thread in self._threads:
             thread.join()
-        self.visits.clear()  # each has the Run
+        self.visits.clear()  # each holds the Run
         if self._peers is not None and self._peers.leads:
             self._peers.end(self.turns.failed)
         elif self._peers is not None and not self.turns.failed:
@@ -509,7 +509,7 @@ class Run:
                 for to in others:
                     self.channel.send(to, _Head(RESULT, self.channel.rank), value)
                 self._outputs = outputs
-            # Without tensors: when this message has arrived, the group's thread has dropped those of the step.
+            # The message has no tensors: when it has arrived, the group's thread has released those of the step.
             for to in others:
                 self.channel.send(to, _Head(LEAVE, self.channel.rank, detail=failure))
         except BaseException as problem:

@@ -39,7 +39,7 @@ class Runs:
         self._are_used = are_used
         self._known: dict[Any, list[Call]] = {}
         self._recorded: dict[Any, list[Call]] = {}
-        self.in_place: set[tuple[int, int]] = set()  # modules on this rank that change tensors that they are given
+        self.in_place: set[tuple[int, int]] = set()  # modules on this rank that change their input tensors
 
     def after(self, first: Any) -> list[Call] | None:
         """What follows a first call; None: record it."""

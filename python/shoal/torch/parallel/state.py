@@ -41,7 +41,7 @@ class State:
         self.tracing = False
         self.owns_default_group = False
 
-    # What a script drops is free: it keeps its model and its optimizer itself.
+    # A model or optimizer that the script drops is freed, because only the script holds a reference to it.
 
     @property
     def model(self) -> Any:

@@ -238,7 +238,7 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
             if model.sharded_units:
                 parts.reset(model.sharded_units[-1])
                 model.passes = 0
-                model.zero_grad()  # those of whole parameters too: without the others they are half a gradient
+                model.zero_grad()  # those of whole parameters too: alone they would be half of the gradient
         raise
     for model in alive:
         if model.number in numbers:

@@ -76,7 +76,7 @@ class VisitSums:
     def __init__(self) -> None:
         self._first: dict[nn.Parameter, tuple[int, int]] = {}
         self._others: dict[nn.Parameter, dict[tuple[int, int], torch.Tensor]] = {}
-        self._held: dict[nn.Parameter, torch.Tensor | None] = {}  # .grad, while another visit's sum has its place
+        self._held: dict[nn.Parameter, torch.Tensor | None] = {}  # .grad, while another visit's sum replaces it
 
     def begin(self, parameter: nn.Parameter, visit: tuple[int, int]) -> None:
         """Before a gradient is added to .grad."""

@@ -94,7 +94,7 @@ class Peers:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.leads = group, group.rank() == 0
         self._sent: list = []
-        self.following: threading.Thread | None = None  # runs follow(): of the newest step
+        self.following: threading.Thread | None = None  # runs follow() for the newest step
 
     def tell(self, decision: int) -> None:
         self._sent = [work for work in self._sent if not work.is_completed()]

@@ -118,8 +118,8 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# The blocks' list by its class. Scripts for SMP find it as `seq_layers`, since there a DistributedTransformer takes the
-# place of the class.
+# The attribute that lists the blocks, by class. Scripts for SMP find the list as `seq_layers`, because SMP replaces the
+# class by a DistributedTransformer.
 _LISTS = {"GPT2Model": "h", "BertEncoder": "layer", "RobertaEncoder": "layer"}
 
 
