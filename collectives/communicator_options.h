@@ -41,7 +41,7 @@ struct CommunicatorOptions {
   // memory the transport should reach too.
   Device rdma_device{};
   double deadline_seconds = 0;  // of every wait; 0: SHOAL_DEADLINE_S (600 s)
-  // Where failures are recorded for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if set.
+  // The directory of failure records for `shoal diagnose`; empty: SHOAL_FLIGHT_DIR, if set.
   std::string flight_directory;
   CountingMemory* counted_by = nullptr;  // counts symmetric memory; may be null
   // Pinned host memory for staging slices of device buffers through the host. It must outlive the

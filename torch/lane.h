@@ -163,7 +163,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::condition_variable completer_ended_;
 };
 
-// What a time-out becomes. Python sees DistBackendError.
+// The exception for a time-out. Python sees DistBackendError.
 struct TimedOut final : c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };

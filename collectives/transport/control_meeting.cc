@@ -81,7 +81,7 @@ void await_all(const Meeting& of) {
   if (!missing.empty()) throw missing_ranks(of.rank, missing);
 }
 
-// Rank 0's side. Answers several strangers at once, so that a silent one delays nobody.
+// Rank 0's side. It answers several unknown clients at once, so that a silent one delays no rank.
 class Hub {
  public:
   Hub(const Meeting& of, const JobToken& token)

@@ -18,7 +18,7 @@ class Tokenizer;
 // Options of Text.
 struct TextOptions {
   std::int64_t block_size = 128;  // tokens per row
-  // Where prepared tokens are cached; empty: in `file`.tokens next to the text.
+  // The cache directory of prepared tokens; empty: `file`.tokens next to the text.
   std::string cache_directory = {};
 };
 

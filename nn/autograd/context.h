@@ -33,7 +33,7 @@ struct RandomCoordinates {  // which random numbers dropout draws
   std::uint32_t sample_first = 0, sample_stride = 1;  // sample numbers of the current batch
 };
 
-// Which positions the activations between modules hold (a slice under sequence parallelism).
+// The positions that activations between modules hold (a slice under sequence parallelism).
 struct ActivationCoordinates {
   std::int64_t first_position = 0;  // position of the first row of every sample
 };

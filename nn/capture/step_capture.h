@@ -85,7 +85,7 @@ class StepCapture {
     // For the last planned key: a lower bound for any plan, and the bytes the pool held.
     std::int64_t live_bytes = 0, pool_bytes = 0;
     std::int64_t allocations = 0;  // per step
-    // Of the last step that was searched for unfused chains; 0 without options.operations.
+    // For the last step that was searched for unfused chains; 0 without options.operations.
     std::int64_t operations = 0;
     std::string left_apart;  // unfused chains (StepRecorder); empty: none
     // Stream time of the recorded step, and of the first step replayed or served after the

@@ -1,7 +1,7 @@
 // Interface between the Offloader and the storage of offloaded tensors. Private to this folder.
 //
 // A saved tensor keeps its memory while it is copied out; at most `max_leaving` tensors may do so.
-// Of the expected tensors, the next `max_returning` are brought back. A tensor that still has its
+// The next `max_returning` of the expected tensors are brought back. A tensor that still has its
 // memory when backward asks for it is used in place.
 #pragma once
 

@@ -16,7 +16,7 @@ namespace shoal::parallel {
 // The plan is the same on every rank; the other members are this rank's own tools and memory.
 struct ParallelOptions {
   ParallelPlan plan = {};
-  // Which modules are split, and how; users add their own kinds (smp.tp_register).
+  // The modules to split, and their replacements; users add their own kinds (smp.tp_register).
   TensorParallelRegistry tensor_parallel = TensorParallelRegistry::defaults();
   OffloadOptions offload = {};
   // Pinned host memory for transfers to and from a device, including offloaded activations

@@ -32,9 +32,9 @@
 
 namespace shoal::parallel {
 
-// Which of several waiting buckets goes first. `readiness`: the bucket that was ready first; best
-// if finish() waits for all. `forward`: the bucket that the next forward needs first, for callers
-// of wait_for(); planned on rank 0 (plan_turns).
+// The waiting bucket that goes first. `readiness`: the bucket that was ready first; best if
+// finish() waits for all. `forward`: the bucket that the next forward needs first, for callers of
+// wait_for(); planned on rank 0 (plan_turns).
 enum class BucketPriority { readiness, forward };
 
 // Measurements: docs/lab/2026-11-measurements.md, "Data-parallel step beside PyTorch DDP".

@@ -39,7 +39,7 @@ class Costs {
   enum class Time { seconds, work };
   Costs(std::span<const UnitCost> units, const PartitionOptions& options, Time time)
       : options_(options), count_(units.size()), segments_(units.size() * units.size()) {
-    // Of each parameter its elements, and one more than the last unit before that has it (0: none).
+    // By unit: for each parameter, one plus the last earlier unit with it (0: none); its elements.
     std::vector<std::vector<std::pair<std::size_t, std::int64_t>>> parameters(count_);
     std::map<int, std::size_t> last;
     for (std::size_t unit = 0; unit < count_; ++unit)

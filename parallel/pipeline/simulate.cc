@@ -48,7 +48,7 @@ class Clockwork {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  // Where a forward or backward and its message are kept.
+  // The index of a forward or backward and its message.
   std::size_t slot(int stage, int microbatch, bool backward) const {
     return 2 * ready_.place(stage, microbatch) + (backward ? 1 : 0);
   }

@@ -55,7 +55,7 @@ struct Links {
   std::map<int, TimeTable> all_reduce = {};
 };
 
-// What the training software on the machine does.
+// The properties of the training software on the machine.
 struct Software {
   std::string name = "Shoal";
   bool fused_attention = true;      // the scores are never written to memory
@@ -85,7 +85,7 @@ struct BlockFactor {
   double factor = 1;
 };
 
-// What it costs to rent, as an example with its date; users give their own.
+// The rental price, as an example with its date. Users give their own.
 struct Price {
   double dollars_per_hour = 0;  // of a node; 0: unknown
   std::string date = {}, region = {};

@@ -202,7 +202,7 @@ class StepModel::Impl {
     return all > 0 ? blocks / all : 0;
   }
 
-  // What a pipeline rank computes, by part.
+  // Adds the times of a pipeline rank's computations to `parts`.
   void count_parts(int rank, StepParts& parts) const {
     for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
       if (schedule_->rank_of_stage[stage] != rank) continue;

@@ -1,4 +1,4 @@
-// Which training state is sharded, and over how many ranks.
+// The training state to shard, and the number of ranks that share it.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@
 // that waits in one thread and sets in another opens a second connection. So the server listens as
 // long as it lives.
 //
-// Of the clients that have not shown the token yet, the server keeps the 64 newest, each for
-// kStoreGreeting and at most 76 bytes.
+// The server keeps the 64 newest clients that have not shown the token yet, each for kStoreGreeting
+// and at most 76 bytes.
 #pragma once
 
 #include <memory>

@@ -104,7 +104,7 @@ struct Unreached {
   bool refused = false;  // no process listens there
 };
 
-// What a client shows the server on each of its connections.
+// A client shows these to the server on each of its connections.
 struct Credentials {
   const JobToken token;
   const int rank;

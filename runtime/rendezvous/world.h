@@ -38,7 +38,7 @@ using EnvironmentReader = std::function<std::optional<std::string>(std::string_v
 EnvironmentReader process_environment();
 
 struct DiscoveryPaths {
-  // Where a SageMaker container keeps input/config/resourceconfig.json.
+  // A SageMaker container's directory that holds input/config/resourceconfig.json.
   std::string sagemaker_root = "/opt/ml";
 };
 

@@ -26,7 +26,7 @@ struct NamedData {
   std::string dataset_config_name;  // a directory in dataset_name
 };
 
-// Where a run's layout comes from, if its other options do not give one.
+// The source of a run's layout, if its other options do not give one.
 struct LayoutArguments {
   std::string plan;        // a file of `shoal plan --save`, whose options are read too
   bool automatic = false;  // choose the layout for these ranks

@@ -35,10 +35,10 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 // Exchanges the ranks' failures through the store, which works even if ranks have ended. Every rank
 // calls it, with its failure or nullopt. Returns once all have, or at the deadline.
 //
-// Of the ranks with the same failure, or with the same remedy (a full disk), only the lowest
-// reports: one line on standard error, with the number of the others. A rank that only noticed
-// another's failure (aborted, peer_lost) reports if no rank found a cause. `report` takes a rank's
-// line; by default it is `shoal train`'s report_error().
+// Several ranks may have the same failure, or one with the same remedy (a full disk). Only the
+// lowest of them reports: one line on standard error, with the number of the others. A rank that
+// only noticed another's failure (aborted, peer_lost) reports if no rank found a cause. `report`
+// takes a rank's line; by default it is `shoal train`'s report_error().
 //
 // Returns the exit status of all ranks: 0, kWrongOptions if an argument is wrong, or kFailed. With
 // `training_began` every failure is kFailed. `label` must be different in each call. A rank for

@@ -1,5 +1,5 @@
-// What follows from a run's arguments: mp_parameters (SMP's `parameters`) combined with the run's
-// other options.
+// The settings that follow from a run's arguments: mp_parameters (SMP's `parameters`) combined with
+// the run's other options.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@
 
 namespace shoal {
 
-// Which samples a rank reads. Ranks of one index read the same samples and form one model.
+// The samples that a rank reads. Ranks of one index read the same samples and form one model.
 struct DataShare {
   int count = 1;  // number of indices
   int index = 0;

@@ -165,7 +165,8 @@ class Trainer {
   std::int64_t parameter_count() const;
   // Lines that describe the run, for the header of a log (decisions 18 and 19).
   std::vector<std::string> header() const;
-  // What a prediction missed by more than a tenth, in the last record of training. Rank 0.
+  // The parts that a prediction missed by more than a tenth, in the last record of training. Rank
+  // 0.
   std::vector<std::string> predictions_missed() const;
   std::string describe_capture() const;  // how steps were captured; empty: no step was
   // Current and peak bytes by tag, with pinned memory listed separately. Then the offloaded

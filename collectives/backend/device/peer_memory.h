@@ -75,7 +75,7 @@ class ShareableMemory final : public MemoryResource {
   bool reuses_ = true;
 };
 
-// Where a rank's buffer lies. Sent between ranks.
+// The place of a rank's buffer, as sent between ranks.
 struct SharedPlace {
   std::uint64_t base = 0;  // the segment's address in its owner; 0: not shareable
   std::uint64_t offset = 0;

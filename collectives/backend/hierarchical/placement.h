@@ -1,4 +1,4 @@
-// Which ranks of a group are on which host and rail. Pure arithmetic.
+// The host and the rail of each rank of a group. Pure arithmetic.
 #pragma once
 
 #include <string>

@@ -232,7 +232,7 @@ class ReduceTask final : public RootedTask {
   const std::byte* send(int slice) const {
     return static_cast<const std::byte*>(call_.send) + slices_.at(slice).begin * element_;
   }
-  // Where this rank's shard of the slice is summed, in dtype_.
+  // The memory in which this rank's shard of the slice is summed, in dtype_.
   void* sum_of(int slice) {
     Part& part = parts_[static_cast<std::size_t>(slice)];
     return wide_ ? static_cast<float*>(part.wide.data()) + shares(slice).begin : part.sum.data();

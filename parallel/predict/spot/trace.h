@@ -23,7 +23,7 @@ struct SpotTrace {
 // trace of 1 to 10 million samples.
 SpotTrace read_spot_trace(const std::string& path);
 
-// What a trace offers a run that needs `nodes` instances at once.
+// The instances in a trace, for a run that needs `nodes` of them at once.
 struct SpotAvailability {
   double share = 0;                  // of the samples that have `nodes` instances
   std::size_t interruptions = 0;     // times that a sample with `nodes` precedes one without
