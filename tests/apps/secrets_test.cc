@@ -97,7 +97,7 @@ TEST_F(Secrets, StandInNoLog) {
     const ProgramResult result = debug(words);
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_THAT(result.err, HasSubstr(aws_.url()));  // at debug level
-    EXPECT_THAT(result.err, HasSubstr(FakeAws::kKey)) << "an identifier may be said";
+    EXPECT_THAT(result.err, HasSubstr(FakeAws::kKey)) << "identifiers may be printed";
   }
   const std::string dry = job_file("dry-job", {{"git_config", git_}});
   const ProgramResult shown = debug({"submit", dry, "--dry-run"});
@@ -171,7 +171,7 @@ TEST_F(Secrets, StandInNoCommandLine) {
 
 TEST_F(Secrets, LieInNoCoreFile) {
   if (!writes_core_files(mine_.path()))
-    GTEST_SKIP() << "the kernel writes no core files here (core_pattern, or a limit)";
+    GTEST_SKIP() << "the kernel writes no core files on this machine (core_pattern or a limit)";
   ProgramOptions crash;
   crash.directory = mine_.path();
   crash.core_files = true;

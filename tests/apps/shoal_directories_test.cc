@@ -151,7 +151,7 @@ TEST_P(DirectoriesOf, AreInspectedWithTheirConfiguration) {
   write("config.json", "{\"model_type\": ");
   EXPECT_THAT(inspected().out, HasSubstr("config.json: parse error"));
   write("config.json", R"({"model_type": "mamba", "state_size": 9999999999})");
-  EXPECT_EQ(inspected().status, 0) << "not Shoal's to judge";
+  EXPECT_EQ(inspected().status, 0) << "Shoal does not check other models";
 }
 
 // Each rank holds a part of each tensor, or of the layers. Checkpoints are in parts.
@@ -189,7 +189,7 @@ TEST_F(Directories, WithoutAModelTypeOpenBesideTheOption) {
                  "model_type is bert, but " + model() + "/config.json is of a model of type");
 }
 
-TEST_F(Directories, OfTheHubAreFoundOrTheFolderIsNamed) {
+TEST_F(Directories, HubModelsAreFoundOrTheErrorNamesTheFolder) {
   prepare("gpt2/tiny");
   const std::string folder = mine_ / "cache/huggingface/hub/models--ann--tiny";
   ProgramOptions options;
@@ -212,7 +212,7 @@ TEST_F(Directories, OfTheHubAreFoundOrTheFolderIsNamed) {
 }
 
 // Checkpoints of transformers' Trainer are given by name, or are in output_dir.
-TEST_F(Directories, OfTransformersTrainerAreNamedAsSuch) {
+TEST_F(Directories, CheckpointsOfTransformersTrainerAreRecognised) {
   prepare("gpt2/tiny");
   const std::string theirs = mine_ / "theirs/checkpoint-5";
   fs::create_directories(mine_ / "theirs");

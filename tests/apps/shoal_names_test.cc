@@ -42,7 +42,7 @@ class ShoalNames : public ShoalOnTasks {
   }
 };
 
-TEST_F(ShoalNames, OfSeveralFilesAreRefusedWhereOneIsTaken) {
+TEST_F(ShoalNames, SeveralFilesAreRefusedIfOneIsExpected) {
   const std::string one = file("rows/a.csv", "text,label\nfish,1\n");
   const std::string folder = mine_ / "rows";
   const auto wrong = [](const std::string& option, const std::string& name) {
@@ -62,7 +62,7 @@ TEST_F(ShoalNames, OfSeveralFilesAreRefusedWhereOneIsTaken) {
                  wrong("validation_file", folder) + "make one of them: shoal data prepare");
 }
 
-TEST_F(ShoalNames, OfObjectsAreRefusedWhereFilesOfThisMachineAreRead) {
+TEST_F(ShoalNames, S3ObjectsAreRefusedIfLocalFilesAreExpected) {
   const std::string one = file("rows/a.csv", "text,label\nfish,1\nbad,0\n");
   const std::string there = "s3://bucket/a.csv";
   expect_refused(shoal(classify({"--train_file", there})),
@@ -92,7 +92,7 @@ TEST_F(ShoalNames, OfObjectsAreRefusedWhereFilesOfThisMachineAreRead) {
   EXPECT_EQ(shoal(classify({"--train_file", "file://" + one})).status, 0);
 }
 
-TEST_F(ShoalNames, OfSeveralFilesArePreparedTogether) {
+TEST_F(ShoalNames, SeveralFilesArePreparedTogether) {
   const std::string a = file("text/a.txt", sentences(20)),
                     b = file("text/b.jsonl", "{\"text\": \"x\"}\n");
   file("text/c.md", "no text of these");
@@ -105,7 +105,7 @@ TEST_F(ShoalNames, OfSeveralFilesArePreparedTogether) {
 }
 
 // Every second row contains an additional quotation mark, as in a size in inches.
-TEST_F(ShoalNames, OfRowsWithMarksLineUpWithTheirPredictions) {
+TEST_F(ShoalNames, RowsWithQuotationMarksMatchTheirPredictions) {
   for (const std::string end : {"\n", "\r", "\r\n"}) {
     std::string rows = "sentence,label" + end;
     for (int i = 0; i < 10; ++i)
@@ -121,7 +121,7 @@ TEST_F(ShoalNames, OfRowsWithMarksLineUpWithTheirPredictions) {
 }
 
 // One array, one record a line, and the same data as CSV give the same training.
-TEST_F(ShoalNames, OfJsonArraysTeachWhatTheirRecordsTeach) {
+TEST_F(ShoalNames, JsonArraysTrainLikeTheirRecords) {
   std::string lines, array = "[", csv = "sentence,label\n";
   for (int i = 0; i < 16; ++i) {
     const std::string record = fmt::format(R"({{"sentence": "the fish {}", "label": "{}"}})",

@@ -34,7 +34,7 @@ TEST_F(ShoalPrecision, AutoIsF32WhereBf16IsEmulated) {
   EXPECT_EQ(saved(), "f32");
   const std::string weights = text_of(model_file());
   ASSERT_EQ(without({"--overwrite_output_dir", "true"}).status, 0);
-  EXPECT_EQ(text_of(model_file()), weights) << "f32 that was asked for";
+  EXPECT_EQ(text_of(model_file()), weights) << "f32 was requested";
 }
 
 TEST_F(ShoalPrecision, EmulatedBf16IsSaidBeforeTrainingBegins) {

@@ -49,7 +49,7 @@ class ShoalS3Rows : public ShoalOnTasks {
   FakeAws aws_;
 };
 
-TEST_F(ShoalS3Rows, OfTextsWithAClass) {
+TEST_F(ShoalS3Rows, TextsWithAClassTrainLikeLocalFiles) {
   const auto all = lines(36);
   for (int shard = 0; shard < 3; ++shard) {
     std::string text = "sentence\tlabel\n";
@@ -76,7 +76,7 @@ TEST_F(ShoalS3Rows, OfTextsWithAClass) {
 }
 
 // Two jobs may share a data_cache_dir, but must not use each other's files.
-TEST_F(ShoalS3Rows, LieApartFromOtherJobs) {
+TEST_F(ShoalS3Rows, JobsDoNotShareFetchedFiles) {
   put_shard("part.tsv", "sentence\tlabel\na good one\tfine\na bad one\tawful\n");
   const std::string others = mine_ / "cache/rows-0-0/0/part.tsv";
   std::filesystem::create_directories(std::filesystem::path(others).parent_path());
@@ -91,7 +91,7 @@ TEST_F(ShoalS3Rows, LieApartFromOtherJobs) {
     EXPECT_EQ(entry.path().filename().string(), "rows-0-0") << "left behind";
 }
 
-TEST_F(ShoalS3Rows, OfQuestions) {
+TEST_F(ShoalS3Rows, QuestionsTrainLikeLocalFiles) {
   int id = 0;
   for (int shard = 0; shard < 2; ++shard) {
     json paragraphs = json::array();
@@ -109,7 +109,7 @@ TEST_F(ShoalS3Rows, OfQuestions) {
   expect_same("question-answering", {"--doc_stride", "6"});
 }
 
-TEST_F(ShoalS3Rows, OfTaggedWords) {
+TEST_F(ShoalS3Rows, TaggedWordsTrainLikeLocalFiles) {
   for (int shard = 0; shard < 2; ++shard) {
     std::string text;
     for (std::string line : lines(10)) {
@@ -127,7 +127,7 @@ TEST_F(ShoalS3Rows, OfTaggedWords) {
 }
 
 // A folder and a pattern in S3 stand for the files in them.
-TEST_F(ShoalS3Rows, OfTextArePreparedAsTheSameFilesHereAre) {
+TEST_F(ShoalS3Rows, TextIsPreparedLikeLocalFiles) {
   put_shard("a.txt", sentences(20));
   put_shard("b.json", R"([{"text": "the fish"}, {"text": "asks"}])");
   aws_.put_object("bucket/there/c.md", "no text");

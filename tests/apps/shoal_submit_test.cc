@@ -304,7 +304,7 @@ TEST_F(Submit, FindsTheRegionOfAProfile) {
   if (result.status != 0 &&
       test::run_program({SHOAL_PROGRAM, "jobs", "list"}, {.environment = environment})
               .err.find("this build has no client") != std::string::npos)
-    GTEST_SKIP() << "a build without a client of AWS reads no profile";
+    GTEST_SKIP() << "built without the AWS client, which reads profiles";
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("s3://sagemaker-ap-south-1-111122223333/"));
 }

@@ -60,7 +60,7 @@ TEST_F(Shoal, KernelsFollowTheLimitOfOneDnn) {
 }
 
 // A run whose output is lost must not succeed.
-TEST(ShoalOutput, ThatDoesNotFitOnTheDiskIsAnError) {
+TEST(ShoalOutput, AFullDiskIsAnError) {
   const auto result =
       test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});
   EXPECT_EQ(result.status, 1);

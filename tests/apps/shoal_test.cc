@@ -376,7 +376,7 @@ TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--deepspeed", "z.json"}), "deepspeed");
   const auto unknown = train({"--peft_config", "z.json"});
   expect_refused(unknown, "there is no option 'peft_config'");
-  EXPECT_THAT(unknown.err, ::testing::Not(HasSubstr("fsdp_config"))) << "that is refused itself";
+  EXPECT_THAT(unknown.err, ::testing::Not(HasSubstr("fsdp_config"))) << "it is refused by itself";
   // An option set to its default value counts as given.
   expect_refused(train({"--max_grad_norm", "1.0", "--mp_parameters",
                         R"({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0.5})"}),

@@ -185,7 +185,7 @@ TEST_F(Shoal, EndsByASignalBeforeItTrains) {
 
 TEST_F(Shoal, EndsByASignalThatALibraryTookWhileItWasLoaded) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own start comes first";
+  GTEST_SKIP() << "the sanitizer's start-up gets the signal first";
 #endif
   for (const std::string program : {SHOAL_PROGRAM, SHOAL_PERF_PROGRAM, SHOAL_TUNE_PROGRAM})
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
@@ -199,7 +199,7 @@ TEST_F(Shoal, EndsByASignalThatALibraryTookWhileItWasLoaded) {
 // The program restarts itself if GOMP_SPINCOUNT is not set, and so loads its libraries twice.
 TEST_F(Shoal, EndsByASignalAtAnyMomentOfItsStart) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own start comes first";
+  GTEST_SKIP() << "the sanitizer's start-up gets the signal first";
 #endif
   std::vector<std::string> words = {"env", "-u", "GOMP_SPINCOUNT", SHOAL_PROGRAM};
   for (const std::string& word : train_words({"--max_steps", "100000", "--save_strategy", "no"}))

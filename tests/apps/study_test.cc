@@ -39,7 +39,7 @@ TEST(Study, EveryRunHasTheSameExamples) {
   EXPECT_EQ(plan_study(odd).examples % (3 * 32), 0);
 }
 
-TEST(Study, WhatCannotBeIsOneLineWithTheRemedy) {
+TEST(Study, ErrorsAreOneLineWithTheRemedy) {
   auto o = options();
   o.examples = 1000;
   EXPECT_EQ(error_of(o),

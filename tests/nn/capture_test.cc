@@ -107,7 +107,7 @@ TEST(PlannedMemory, AStepThatDiffersGetsThePoolsMemory) {
   EXPECT_THAT(memory.planned.end_serving(), IsEmpty());
 }
 
-TEST(PlannedMemory, WhatOutlivesAStepIsNotInItsArena) {
+TEST(PlannedMemory, BlocksThatOutliveAStepAreNotInItsArena) {
   CaptureMemory memory;
   Buffer before(memory.planned, 64, MemoryTag::data), kept;
   const auto step = [&] {
@@ -272,7 +272,7 @@ TEST(StepCapture, ALargerArenaVoidsWhatWasCaptured) {
 
 // In 1 MiB, an arena of 640 KiB leaves no room for another 512 KiB. The arena is given back, and
 // the next step is captured again.
-TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
+TEST(StepCapture, ItsArenaIsGivenBackForOtherWork) {
   constexpr std::size_t kKiB = 1024;
   Toy toy;
   for (int i = 0; i < 5; ++i) toy.step(2, 640 * kKiB);
@@ -290,7 +290,7 @@ TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
     EXPECT_EQ(toy.y, 2 * (5 + 3 * round));
     EXPECT_EQ(toy.capture.statistics().captured, 1 + round) << "without another warmup";
   }
-  EXPECT_EQ(toy.said.size(), 1u) << "once, and no capture is told again";
+  EXPECT_EQ(toy.said.size(), 1u) << "reported once; later captures are not reported";
   EXPECT_EQ(toy.backend.launched, 2 + 2 * 3);
   // An allocation that fails even without the arena throws. So does one from a thread other
   // than the computing one.
@@ -303,7 +303,7 @@ TEST(StepCapture, ItsArenaMakesRoomForWhatRunsBesideIt) {
 }
 
 // Steps of several shapes, including the recorded one, are not captured yet.
-TEST(StepCapture, ItsArenaMakesRoomForStepsThatAreNotCapturedYet) {
+TEST(StepCapture, ItsArenaIsGivenBackForUncapturedSteps) {
   Toy toy;
   for (const std::size_t kibibytes : {600U, 700U, 600U, 700U})
     for (int i = 0; i < 4; ++i) toy.step(2, 1024 * kibibytes);
@@ -313,7 +313,7 @@ TEST(StepCapture, ItsArenaMakesRoomForStepsThatAreNotCapturedYet) {
   EXPECT_EQ(statistics.given_back, 1) << "one arena serves both, from when both are captured";
 }
 
-TEST(StepCapture, WhatCannotBeCapturedRunsCallByCall) {
+TEST(StepCapture, StepsThatCannotBeCapturedRunCallByCall) {
   Toy toy;
   toy.backend.refuses = true;
   for (int i = 0; i < 6; ++i) toy.step(2);
@@ -382,7 +382,7 @@ TEST(StepCapture, ReplaysHostWorkBetweenItsPieces) {
   }
   const StepCapture::Statistics statistics = toy.capture.statistics();
   EXPECT_EQ(statistics.replayed, 5);
-  EXPECT_EQ(statistics.pieces, 3) << "none where nothing was queued";
+  EXPECT_EQ(statistics.pieces, 3) << "no graph without queued work";
   EXPECT_EQ(toy.backend.launched, 15);
   EXPECT_THAT(toy.said, ElementsAre(HasSubstr("step capture: 3 graphs with 1 allocations")));
 }
@@ -481,7 +481,7 @@ TEST(StepCapture, RanksThatAgreeCaptureAndReplayTheSameSteps) {
   EXPECT_EQ(toys[1].z, 2 * 18);
 }
 
-TEST(StepCapture, WhatOneRankCannotCaptureNoneDoes) {
+TEST(StepCapture, NoRankCapturesAStepThatOneRankCannot) {
   Pair pair;
   std::array<ToyOfPieces, 2> toys{ToyOfPieces(pair.exchange_of(0)),
                                   ToyOfPieces(pair.exchange_of(1))};

@@ -235,7 +235,7 @@ TEST_F(Checkpoint, RecomputesWithTheCacheOfItsForwardPass) {
   EXPECT_EQ(context.cache<Made>().number, 0);
 }
 
-TEST_F(Checkpoint, OfAConstantOrOfFrozenParametersRecordsOnlyWhatItMust) {
+TEST_F(Checkpoint, RecordsOnlyWhatNeedsGradients) {
   for (Parameter* parameter : parameters) parameter->set_trainable(false);
   const auto fn = [&](Context& ctx, const Value& in) { return blocks[0]->forward(ctx, in); };
   Tape tape;

@@ -233,7 +233,7 @@ TEST(DecoderHead, TokensAreDroppedOut) {
   EXPECT_EQ(quarter, loss({{"hidden_dropout", 0.5}}));
 }
 
-TEST(DecoderHead, WhatCannotBeIsOneClearLine) {
+TEST(DecoderHead, ErrorsAreOneClearLine) {
   const auto refusal = [](const char* family, const nlohmann::json& changes) -> std::string {
     nlohmann::json config =
         read_json_file(directory_of(std::string(family) + "_tokens/config.json"));

@@ -88,7 +88,7 @@ struct Golden {
     input.target_rows =
         room.cast(rows_with_targets(testing::on_host(input.targets), 8, *host), DType::i32);
     EXPECT_LT(input.target_rows.count(), input.targets.count());
-    EXPECT_GT(input.target_rows.count(), valid()) << "some are none";
+    EXPECT_GT(input.target_rows.count(), valid()) << "some rows are without a target";
   }
   // Computes the mean loss and its gradients.
   double step() {
@@ -288,7 +288,7 @@ std::string refusal(const std::string& family, EncoderTask task,
   return "no error";
 }
 
-TEST(EncoderConfig, WhatCannotBeIsOneClearLine) {
+TEST(EncoderConfig, ErrorsAreOneClearLine) {
   const auto sets = [](const char* key, const nlohmann::json& value) {
     return [=](nlohmann::json& json) { json[key] = value; };
   };
@@ -346,7 +346,7 @@ TEST(EncoderConfig, SaysWhetherItLearnsNumbers) {
   EXPECT_EQ(again.num_labels, 3);
 }
 
-TEST(EncoderModel, WhatItDoesNotKnowIsRefused) {
+TEST(EncoderModel, RefusesUnknownInputs) {
   Golden golden("distilbert", EncoderTask::masked_lm);
   golden.input.token_types = golden.input.ids;
   EXPECT_THAT([&] { golden.model.logits(golden.room.context, golden.input); },

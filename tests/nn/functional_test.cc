@@ -155,7 +155,8 @@ TEST_F(Functional, ProductsOfOneInputAddUpItsGradient) {
       for (std::size_t i = 0; i < part.size(); ++i) apart[i] += part[i];
     }
     context.tape = nullptr;
-    EXPECT_LE(largest, static_cast<std::int64_t>(x.bytes())) << "one gradient, and no other part";
+    EXPECT_LE(largest, static_cast<std::int64_t>(x.bytes()))
+        << "more than one gradient was allocated";
     const float unit = dtype == DType::f32 ? 1e-6f : dtype == DType::bf16 ? 0x1p-7f : 0x1p-10f;
     for (std::size_t i = 0; i < apart.size(); ++i)
       ASSERT_NEAR(together[i], apart[i], 3 * unit * (8 + std::abs(apart[i]))) << i;
@@ -520,7 +521,7 @@ TEST_F(Functional, EmptyBatchesPass) {
     EXPECT_THAT(floats(parameter->gradient), Each(0.0f)) << parameter->name();
 }
 
-TEST_F(Functional, PositionsAreAddedInPlaceOnlyWhereNobodyElseLooks) {
+TEST_F(Functional, PositionsAreAddedInPlaceOnlyIfNotShared) {
   const auto places = rig.parameter("wpe", {4, 8}, 5);
   const Tensor held = rig.tensor({2, 3, 8}, 1), before = rig.copy(held);
   const Tensor sum = add_positions(context, Value{held}, *places, 1).tensor;

@@ -73,7 +73,8 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
               "1 x layer_norm.backward with its branch: layer_norm.backward, dropout.backward "
               "(8192 bytes a step)");
     EXPECT_EQ(gpt2.count("residual_layer_norm"), 6);
-    EXPECT_EQ(gpt2.count("dropout.backward"), 1) << "the sub-layers' is with their norm's";
+    EXPECT_EQ(gpt2.count("dropout.backward"), 1)
+        << "the sub-layers' dropout is fused with their norms";
     EXPECT_EQ(gpt2.count("gradient_sum"), 0);
   }
   {
@@ -197,7 +198,7 @@ TEST(FusionCatalogue, IsLookedThroughForEachKindOfCapturedSteps) {
                              throw_error(ErrorCode::internal, "the first of its kind");
                            }),
                Error);
-  EXPECT_EQ(recorder.end().count, 0) << "of a step that failed nothing is kept";
+  EXPECT_EQ(recorder.end().count, 0) << "a failed step leaves no record";
   const auto fused = [&] {
     (void)residual_layer_norm(context, Value{x}, Value{branch}, {}, *gamma, *beta, 1e-5f);
   };

@@ -58,7 +58,7 @@ TEST_F(Hooks, FireOnlyWhenArmed) {
   microbatch();
   EXPECT_EQ(fired["w"], 0);
   weight->arm();
-  EXPECT_EQ(fired["w"], 0) << "arming itself is no use";
+  EXPECT_EQ(fired["w"], 0) << "arming does not count as a use";
   microbatch();
   EXPECT_EQ(fired["w"], 1);
   EXPECT_TRUE(same_bits(at_fire["w"], weight->gradient));
@@ -223,7 +223,7 @@ TEST_F(Hooks, ADroppedCheckpointEndsItsUses) {
   EXPECT_EQ(weight->uses(), 0);
 }
 
-TEST_F(Hooks, ThatThrowEndEachUseOnce) {
+TEST_F(Hooks, ThrowingHooksEndEachUseOnce) {
   const auto bias = rig.parameter("b", {8}, 2);
   const auto fail = [](Parameter&) { throw_error(ErrorCode::peer_lost, "rank 3 is gone"); };
   for (const auto& parameter : {weight, bias}) {

@@ -157,7 +157,7 @@ std::string refusal(const std::function<void(nlohmann::json&)>& change) {
   return "no error";
 }
 
-TEST(LlamaConfigFile, WhatCannotBeIsOneClearLine) {
+TEST(LlamaConfigFile, ErrorsAreOneClearLine) {
   const auto with = [](const char* key, const nlohmann::json& value) {
     return refusal([&](nlohmann::json& json) { json[key] = value; });
   };

@@ -85,7 +85,7 @@ TEST_F(Optimizers, KeepTheirStatesWhereTheyAreTold) {
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
   Optimizer lamb(*kernels, here, segments, nn::lamb(), &there);
   EXPECT_EQ(states(), 5 * 4 * (48 + 64));
-  EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0) << "nothing is kept of an update";
+  EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0) << "the update left no allocation";
 }
 
 TEST_F(Optimizers, FollowTheGoldenTrajectories) {

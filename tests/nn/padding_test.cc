@@ -119,7 +119,7 @@ TEST(RightPadding, CudnnGivesTheSameLosses) {
              again = step_by("cudnn", DType::bf16, true);
   EXPECT_NEAR(theirs.loss / own.loss, 1, 2e-3);
   EXPECT_LT(apart(theirs.gradients, own.gradients), 2e-2);
-  EXPECT_NE(theirs.gradients, own.gradients) << "nobody else computed";
+  EXPECT_NE(theirs.gradients, own.gradients) << "both used the same implementation";
   EXPECT_EQ(again.loss, theirs.loss);
   EXPECT_EQ(again.gradients, theirs.gradients);
 }

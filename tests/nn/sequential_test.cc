@@ -30,7 +30,7 @@ std::tuple<float, float, std::vector<float>, std::int64_t> run(Rig& rig, const T
           result.targets};
 }
 
-TEST(PointwiseLoss, OfASquareIsTheSquaredError) {
+TEST(PointwiseLoss, SquaresGiveTheSquaredError) {
   Rig rig;
   const Tensor x = rig.tensor({5, 1}, 3), targets = rig.tensor({5}, 4);
   targets.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();

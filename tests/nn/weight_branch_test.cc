@@ -44,7 +44,7 @@ TEST_F(WeightBranchTest, HoldsWhatWorksOwnUntilTheyWereWaitedFor) {
   EXPECT_THAT(ran_, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST_F(WeightBranchTest, WhatAWorkThrowsGoesOnAndTheContextIsAsBefore) {
+TEST_F(WeightBranchTest, RethrowsAndRestoresTheContext) {
   WeightBranch branch(rig_.context.stream.device);
   void* const handle = rig_.context.stream.handle;
   queue(branch, 0);

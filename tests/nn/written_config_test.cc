@@ -173,7 +173,7 @@ TEST(TiedModel, LoadsFromTheHeadsWeightAlone) {
   }
 }
 
-TEST(GenerationConfig, ThatIsDamagedIsRefused) {
+TEST(GenerationConfig, DamagedFilesAreRefused) {
   const std::string golden = testing::golden_path("gpt2/tiny");
   Gpt2 model(Gpt2Config::from_file(golden + "/config.json"));
   const testing::TemporaryDirectory read;

@@ -76,9 +76,9 @@ class Pages(unittest.TestCase):
     def check(self, name):
         script = blocks(PAGES[name].read_text())
         if APPS is None:
-            self.skipTest("no programs are named")
+            self.skipTest("no programs were given")
         if "mpirun" in script and not shutil.which("mpirun"):
-            self.skipTest("there is no mpirun")
+            self.skipTest("mpirun is not installed")
         for text, smaller in SMALLER.get(name, {}).items():
             self.assertIn(text, script)
             script = script.replace(text, smaller)

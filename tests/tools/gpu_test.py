@@ -65,9 +65,9 @@ class Pieces(unittest.TestCase):
             except OSError:
                 return
             time.sleep(0.1)
-        self.fail("what the test had started lives on")
+        self.fail("a process of the test is still running")
 
-    def test_what_wants_the_device_alone_comes_first(self):
+    def test_programs_that_need_the_whole_device_run_first(self):
         ran = []
         before = tests.run_batch
         try:
@@ -81,7 +81,7 @@ class Pieces(unittest.TestCase):
         self.assertEqual(len(ran), 4)
 
 
-    def test_of_a_program_that_does_not_start_have_failed(self):
+    def test_a_program_that_does_not_start_has_failed(self):
         with open(os.path.join(self.home.name, "bin", "one_test"), "w") as file:
             file.write("#!/bin/sh\necho no such library >&2\nexit 127\n")
         context = self.context(3)
@@ -185,7 +185,7 @@ class Cases(unittest.TestCase):
         shows.print_cases(shown)
         return {case["case"]: case["verdict"] for case in shown}
 
-    def test_of_nothing_are_not_measured(self):
+    def test_without_pieces_no_case_is_measured(self):
         verdicts = self.verdicts({"pieces": {}})
         self.assertEqual(len(verdicts), 13)
         self.assertEqual(set(verdicts.values()), {"not measured"})
@@ -239,7 +239,7 @@ class Cases(unittest.TestCase):
         report["pieces"]["bench"]["rows"][6]["ratio"] = 1.1
         self.assertEqual(self.verdicts(report)["step capture, batch 1"], "not met")
 
-    def test_of_which_a_filter_ran_some_are_in_part(self):
+    def test_cases_that_a_filter_cuts_are_in_part(self):
         report = self.report()
         report["pieces"]["unit"]["filter"] = "*Norm*"
         report["pieces"]["multirank"]["filter"] = "*"
@@ -248,7 +248,7 @@ class Cases(unittest.TestCase):
         self.assertEqual(verdicts["faults are told in one line"], "in part")
         self.assertEqual(verdicts["memory by tag equals the plan"], "met")
 
-    def test_whose_tests_were_all_skipped_are_not_measured(self):
+    def test_cases_whose_tests_were_all_skipped_are_not_measured(self):
         report = self.report()
         report["pieces"]["multirank"]["programs"]["collectives_nccl_test"].update(passed=0, skipped=3)
         self.assertEqual(self.verdicts(report)["NCCL, one rank"], "not measured")

@@ -205,7 +205,7 @@ TEST_P(OnDevices, StreamsAreInOrderAroundACall) {
 
 // NCCL's operations need no host thread, so wait() only orders streams.
 TEST_P(OnDevices, WaitsOfNcclAreTheStreams) {
-  if (!is_nccl()) GTEST_SKIP() << "Shoal's own operations need hosts, so the host waits";
+  if (!is_nccl()) GTEST_SKIP() << "Shoal's own operations need host threads, so the host waits";
   run([](Rank& rank) {
     Tensors tensors{rank.late(rank.rank + 1)};
     Tensors warm{rank.late(1)};
@@ -320,7 +320,7 @@ TEST_P(OnDevices, SymmetricMemoryIsTheStreams) {
   });
 }
 
-TEST_P(OnDevices, WhatCannotBeIsRefusedByName) {
+TEST_P(OnDevices, UnsupportedCallsAreRefusedByName) {
   run([](Rank& rank) {
     const int other = 1 - rank.rank;
     Tensors tensors{rank.full(1)}, two{rank.full(1), at::ones({3})};

@@ -187,7 +187,7 @@ def checkpointed(directory):
     return body
 
 
-gloo_averages = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8's gloo sums where FSDP2 asks it for averages")
+gloo_averages = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8's gloo sums if FSDP2 asks for averages")
 
 
 class Wrappers(unittest.TestCase):

@@ -98,7 +98,7 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   EXPECT_GE(statistics.tensors, 10);
   EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
   EXPECT_EQ(statistics.held_bytes, statistics.bytes);
-  EXPECT_EQ(offloader.statistics().early, 0) << "nobody expected them";
+  EXPECT_EQ(offloader.statistics().early, 0) << "none was announced";
   // With every batch announced, the offloader brings back at most two tensors ahead of the
   // backward.
   EXPECT_LE(peak_of(&offloader, true), left + 2 * kHidden);

@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(
 // on whether a collective is already done when the step asks.
 class CapturedOrder : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(CapturedOrder, HangsOnNoTime) {
+TEST_P(CapturedOrder, DoesNotDependOnTiming) {
   const auto memory_of = [&](const std::function<bool()>& done) {
     const auto host = make_host_memory();
     test::IdleCommunicator all(1, 2, *host, done);

@@ -58,7 +58,8 @@ TEST_P(OnDevice, StepsAreOneRanksAndWaitNoMore) {
 TEST_P(OnDevice, QueuedStepsWaitForNothing) {
   if (!testing::on_cuda()) GTEST_SKIP() << "the host's kernels are done when they return";
   Layout layout = GetParam();
-  if (layout.task.packed && testing::has_little_time()) GTEST_SKIP() << "by --full";
+  if (layout.task.packed && testing::has_little_time())
+    GTEST_SKIP() << "only ./dev test --full runs it";
   layout.dtype = DType::f16;
   layout.first_scale = 0x1p20;
   const Trained want = trained(layout, 0, kFew);

@@ -244,7 +244,7 @@ TEST(MastersElsewhere, AreTheSame) {
 
 // With two ranks, sums have the same bits in any order, and so do all updates. Only an element's
 // position in the model decides how it is rounded.
-TEST(StochasticRounding, OfShardsIsThatOfTheWhole) {
+TEST(StochasticRounding, ShardsRoundLikeTheWhole) {
   for (const Rule rule : {Rule::adamw, Rule::lamb}) {
     Layout layout{.rdp = 2, .dtype = DType::bf16, .rule = rule, .rounded = true};
     const Trained want = trained(layout, 0, 4);
@@ -264,7 +264,7 @@ TEST(StochasticRounding, OfShardsIsThatOfTheWhole) {
   }
 }
 
-TEST(StochasticRounding, OfPartsKnowsTheirPlaces) {
+TEST(StochasticRounding, PartsKnowTheirPositions) {
   for (Layout layout :
        {Layout{.tp = 2}, Layout{.tp = 2, .prescaled = true},
         Layout{.tp = 2, .prescaled = true, .speed = true},
@@ -321,7 +321,7 @@ double apart(const Whole& got, const Whole& want) {
 }
 
 // The weights depend on the tensors that the ratios are taken of.
-TEST(Lamb, OfPartsAloneIsAnotherRule) {
+TEST(Lamb, RatiosOfPartsGiveOtherWeights) {
   constexpr int kFew = 3;
   const Trained want = trained({.rule = Rule::lamb}, 0, kFew);
   for (Layout layout : {Layout{.tp = 2}, Layout{.rdp = 2, .sharding = 1}}) {

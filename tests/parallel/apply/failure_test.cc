@@ -110,7 +110,7 @@ std::vector<Ended> ends(const Layout& layout, int failing, Where where) {
   return all;
 }
 
-TEST(Failure, OfOneRankEndsAllOfThem) {
+TEST(Failure, OnOneRankEndsAllRanks) {
   const std::vector<Layout> layouts = {
       {.pp = 2, .tp = 2, .microbatches = 2},
       {.rdp = 2, .pp = 2, .microbatches = 2},

@@ -71,7 +71,7 @@ TEST(LayoutMemory, CheckpointsKeepInputsAndOneGroup) {
   EXPECT_EQ(peak(1), 10 + 3 * 8 + 150) << "the last block, with the inputs before it";
   EXPECT_EQ(peak(2), 10 + 1 * 8 + 100 + 150) << "the last block, with the other of its group";
   EXPECT_EQ(peak(kContiguous), 10 + 3 * 100 + 150);
-  EXPECT_EQ(peak(1, true), 2 * 8 + 150) << "two at most are on their way";
+  EXPECT_EQ(peak(1, true), 2 * 8 + 150) << "at most two are in flight";
 }
 
 TEST(LayoutMemory, PipelinesKeepMicrobatchesInFlight) {

@@ -65,7 +65,7 @@ TEST(BucketPlan, BalancesWhatLiesBetweenGiants) {
     EXPECT_EQ((bucket.end - bucket.begin) * 4, 40 << 10);
 }
 
-TEST(BucketPlan, OfNothingIsEmptyAndNonsenseIsRefused) {
+TEST(BucketPlan, NoParametersGiveNoBucketsAndNonsenseIsRefused) {
   EXPECT_TRUE(plan_buckets({}, {}).buckets.empty());
   const std::vector<std::int64_t> counts{1};
   EXPECT_THROW(plan_buckets(counts, {0, 1}), Error);

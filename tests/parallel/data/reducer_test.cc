@@ -379,7 +379,7 @@ TEST(Reducer, RefusesCallsOutOfOrder) {
   EXPECT_THROW(Reducer(pointers(parameters), *communicator, {.buckets_in_flight = -1}), Error);
 }
 
-TEST(Reducer, ThatEndsInTheMiddleOfAStepEndsItForAll) {
+TEST(Reducer, EndingInTheMiddleOfAStepEndsItForAllRanks) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
     const auto parameters = make_parameters(kCounts);

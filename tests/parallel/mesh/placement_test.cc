@@ -80,7 +80,7 @@ TEST(Placement, EveryOrderTilesTheRanksWithGroups) {
   } while (std::next_permutation(letters.begin(), letters.end()));
 }
 
-TEST(Placement, WhatIsNoneIsRefused) {
+TEST(Placement, RefusesInvalidStrategies) {
   EXPECT_THAT(error_text([] { Placement("DPP"); }),
               HasSubstr("there is no placement_strategy \"DPP\""));
   EXPECT_THAT(error_text([] { Placement(""); }), HasSubstr("use cluster (DPT), spread (TPD)"));

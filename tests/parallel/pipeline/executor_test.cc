@@ -365,7 +365,7 @@ class IdleStage : public Stage {
 
 // An offloaded microbatch is announced `horizon` computations before its backward. Messages do not
 // count as computations.
-TEST(Pipeline, TellsOfABackwardSoManyComputationsAhead) {
+TEST(Pipeline, AnnouncesABackwardAGivenNumberOfComputationsAhead) {
   class Expecting final : public IdleStage {
    public:
     using IdleStage::IdleStage;
@@ -417,7 +417,7 @@ TEST(Pipeline, AStageThatThrowsEndsTheStepOnEveryRank) {
         store.set("failed", "");
         // This rank continues: rank 0 now sends the message that it has begun to receive.
         store.get("sent", deadline);
-        EXPECT_EQ(stage.received.size(), 3U) << "one more than was computed on";
+        EXPECT_EQ(stage.received.size(), 3U) << "one more was received than computed";
         EXPECT_EQ(testing::values_of<float>(stage.received.back())[0], IdleStage::kUntouched);
       }
       if (world.rank == 0) store.set("sent", "");
@@ -463,7 +463,7 @@ std::string memory_of_a_step(int rank, bool repeatable, const std::function<bool
 
 // Captured steps share the plan of one recorded step. An output's memory is released when its
 // gradient arrives, a gradient's at the end.
-TEST(Pipeline, OfCapturedStepsMessagesGoInASetOrder) {
+TEST(Pipeline, CapturedStepsReleaseMessagesInAFixedOrder) {
   for (const int rank : {0, 1}) {
     const auto memory = [&](bool repeatable, const std::function<bool()>& done) {
       return memory_of_a_step(rank, repeatable, done);
@@ -476,7 +476,8 @@ TEST(Pipeline, OfCapturedStepsMessagesGoInASetOrder) {
     EXPECT_EQ(memory(true, now_and_then), want) << "rank " << rank;
     EXPECT_EQ(want, rank == 0 ? "+0 +1 +2 -0 -1 +3 +4 -2 -3 +5 +6 +7 -4 -5 -6 -7 "
                               : "+0 -0 +1 +2 -1 +3 +4 -3 +5 +6 -5 +7 -2 -4 -6 -7 ");
-    EXPECT_NE(memory(false, always), memory(false, never)) << "by time where nothing is captured";
+    EXPECT_NE(memory(false, always), memory(false, never))
+        << "without capture the order depends on timing";
   }
 }
 

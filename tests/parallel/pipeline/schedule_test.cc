@@ -26,7 +26,7 @@ TEST(Action, IsWrittenAndReadInPyTorchsLanguage) {
   }
 }
 
-TEST(Action, ThatCannotBeReadSaysWhy) {
+TEST(Action, UnreadableTextGivesTheReason) {
   EXPECT_THAT(error_text([] { parse_action("F0"); }), HasSubstr("does not begin with a stage"));
   EXPECT_THAT(error_text([] { parse_action("2X0"); }), HasSubstr("there is no kind \"X\""));
   EXPECT_THAT(error_text([] { parse_action("2F"); }), HasSubstr("does not end with a microbatch"));
@@ -113,7 +113,7 @@ TEST(Generate, EveryKindIsValidForEveryLength) {
         }
 }
 
-TEST(Generate, WhatOptionsCannotMeanIsRefused) {
+TEST(Generate, RefusesContradictoryOptions) {
   EXPECT_THAT(error_text([] {
                 make_schedule({.kind = ScheduleKind::one_f_one_b, .ranks = 2, .chunks = 2});
               }),

@@ -108,7 +108,7 @@ TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
 }
 
 // Replicas add the gradients of earlier microbatches even if the last one writes none.
-TEST(ShardedGradients, OfReplicasAreSumsWhicheverMicrobatchWrote) {
+TEST(ShardedGradients, AreSummedOverReplicasWhicheverMicrobatchWrote) {
   for (const int level : {1, 2})
     test::run_thread_ranks(4, [level](const World& world, Store& store) {
       Rank rank(world, store, std::vector<std::int64_t>{64, 64}, level, 64, 2, 2);
@@ -167,7 +167,7 @@ TEST(ShardedGradients, HaveMemoryOnlyUntilTheyAreReduced) {
   });
 }
 
-TEST(ShardedGradients, ThatEndInTheMiddleOfAStepEndItForAll) {
+TEST(ShardedGradients, EndingInTheMiddleOfAStepEndsItForAllRanks) {
   for (const int level : {1, 2}) {
     const auto errors = test::thread_rank_errors(2, [level](const World& world, Store& store) {
       try {
@@ -219,7 +219,7 @@ std::string memory_of_a_step(bool repeatable, bool replicated, const std::functi
 
 // Captured steps share the plan of one recorded step. A bucket is released when the second
 // one after it is full.
-TEST(ShardedGradients, OfCapturedStepsAreTakenOverInASetOrder) {
+TEST(ShardedGradients, CapturedStepsReleaseBucketsInAFixedOrder) {
   for (const bool replicated : {false, true}) {
     const auto memory = [&](bool repeatable, const std::function<bool()>& done) {
       return memory_of_a_step(repeatable, replicated, done);
@@ -231,7 +231,8 @@ TEST(ShardedGradients, OfCapturedStepsAreTakenOverInASetOrder) {
     EXPECT_EQ(memory(true, always), want);
     EXPECT_EQ(memory(true, now_and_then), want);
     EXPECT_THAT(want, StartsWith("+0 +1 +2 -0 +3 -1 +4 -2 "));
-    EXPECT_NE(memory(false, always), memory(false, never)) << "by time where nothing is captured";
+    EXPECT_NE(memory(false, always), memory(false, never))
+        << "without capture the order depends on timing";
   }
 }
 

@@ -71,7 +71,7 @@ TEST(TensorParallelReplace, PartsKeepWhatWasSetOnTheWhole) {
   });
 }
 
-TEST(TensorParallelReplace, WhatDoesNotDivideIsNamedWithTheNumbers) {
+TEST(TensorParallelReplace, SizesThatDoNotDivideAreNamed) {
   const Layout three{3, ActivationSplit::none};
   EXPECT_THAT(refusal(three, tiny()),
               HasSubstr("transformer.h.0.attn: 4 heads do not divide over tensor_parallel_degree "

@@ -208,7 +208,7 @@ TEST(VocabularyParallelHead, RowsAreSharedOutForEveryDegree) {
     }
 }
 
-TEST(VocabularyParallelHead, WhatCannotBeIsNamed) {
+TEST(VocabularyParallelHead, ErrorsNameTheProblem) {
   on_group({2, ActivationSplit::sequence}, [](const TensorParallel& group) {
     Rig rig;
     VocabularyParallelEmbedding embedding(group, 9, kChannels, 1);

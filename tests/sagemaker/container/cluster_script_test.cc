@@ -72,7 +72,8 @@ class ClusterScript : public ::testing::Test {
 class PlainScript : public ClusterScript {
  protected:
   void SetUp() override {
-    if (std::system("command -v python3 > /dev/null") != 0) GTEST_SKIP() << "no python3";
+    if (std::system("command -v python3 > /dev/null") != 0)
+      GTEST_SKIP() << "python3 is not installed";
     ClusterScript::SetUp();
   }
 };

@@ -100,7 +100,7 @@ TEST(Reason, ReadsLinesThatComeInPieces) {
 }
 
 // A deep recursion is shortened to the exception and its last frames.
-TEST(Reason, OfAScriptFitsTheLimit) {
+TEST(Reason, OfAFailedScriptFitsTheLimit) {
   std::string text = "Traceback (most recent call last):\n";
   for (int i = 0; i < 200; ++i) text += fmt::format("  File \"a.py\", line {}, in f\n", i);
   text += "RecursionError: too deep\n";

@@ -80,7 +80,7 @@ TEST(Pipes, GoToEveryRankOfAHost) {
   }
 }
 
-TEST(Pipes, OfARankThatIsThroughHoldNobodyUp) {
+TEST(Pipes, PipesOfAFinishedRankDelayNoOtherRank) {
   const TemporaryDirectory root;
   const PipeWriter writer(root / "train", long_text());
   const PipeFanOut fan_out(
@@ -103,7 +103,7 @@ std::string failure_of(const PipeFanOut& fan_out) {
 
 // The pipes of the second epoch cannot be created. The ranks must not see an end of the first
 // epoch.
-TEST(Pipes, ThatFailAreNoEpochsEnd) {
+TEST(Pipes, AFailureDoesNotLookLikeTheEndOfAnEpoch) {
   const TemporaryDirectory root;
   std::filesystem::create_directories(root / "ranks/1/train_1/taken");
   const PipeWriter writer(root / "train", long_text());
@@ -135,7 +135,7 @@ TEST(Pipes, ThatFailAreNoEpochsEnd) {
   ::close(second);
 }
 
-TEST(Pipes, ThatAreNoneAreSaid) {
+TEST(Pipes, FilesThatAreNotPipesAreReported) {
   const TemporaryDirectory root;
   std::ofstream(root / "train_0") << "a file";
   const PipeFanOut fan_out(
@@ -144,7 +144,7 @@ TEST(Pipes, ThatAreNoneAreSaid) {
 }
 
 // The writer may end before the ranks do.
-TEST(Pipes, ThatBreakOnceTheJobIsStoppedAreNoCause) {
+TEST(Pipes, BreakingAfterTheJobIsStoppedIsNotTheReason) {
   const TemporaryDirectory root;
   std::filesystem::create_directories(root / "ranks/1/train_1/taken");
   const PipeWriter writer(root / "train", "short");

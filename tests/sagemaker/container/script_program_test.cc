@@ -37,7 +37,7 @@ class Script : public Train {
   static void SetUpTestSuite() {}
   static void TearDownTestSuite() {}
   void SetUp() override {
-    if (!has_program("python3")) GTEST_SKIP() << "no python3";
+    if (!has_program("python3")) GTEST_SKIP() << "python3 is not installed";
   }
   // Makes ranks.py and its module the job's code, with these hyperparameters.
   static void fill(OptMl& ml, const Json& more) {
@@ -87,7 +87,7 @@ TEST_F(Script, GetsWhatAmazonsToolkitGives) {
 }
 
 TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
-  if (!has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+  if (!has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed";
   OptMl ml({"localhost"}, "localhost");
   fill(ml, ranks(2, "record"));
   const ProgramResult result = run(ml);
@@ -125,7 +125,7 @@ TEST_F(Script, SaysWhyItFailed) {
 }
 
 TEST_F(Script, SaysWhichRankWasKilled) {
-  if (!has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+  if (!has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed";
   OptMl ml({"localhost"}, "localhost");
   fill(ml, ranks(2, "die"));
   const ProgramResult result = run(ml);
@@ -138,7 +138,7 @@ TEST_F(Script, SaysWhichRankWasKilled) {
 // SIGTERM.
 TEST_F(Script, SavesWhenItIsStopped) {
   for (const int count : {0, 2}) {
-    if (count > 0 && !has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+    if (count > 0 && !has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed";
     OptMl ml({"localhost"}, "localhost");
     fill(ml, count == 0 ? Json{{"mode", "\"stop\""}} : ranks(count, "stop"));
     ProgramOptions stop;

@@ -45,7 +45,7 @@ std::string refusal(const Action& action) {
   return "accepted";
 }
 
-TEST(SshKeys, AreMadeForOneJobAndLetNobodyIn) {
+TEST(SshKeys, AreMadeForOneJobAndAdmitNoOtherKey) {
   const testing::TemporaryDirectory root;
   const HostRules rules = rules_in(root);
   make_ssh_key(rules);
@@ -73,7 +73,7 @@ TEST(SshKeys, AreMadeForOneJobAndLetNobodyIn) {
   EXPECT_THAT(refusal([&] { make_ssh_key(without); }), HasSubstr("no-keygen"));
 }
 
-TEST(SshKeys, OfTheFirstHostAreItsAnswer) {
+TEST(SshKeys, KeysOfTheFirstHostAreItsAnswer) {
   const testing::TemporaryDirectory root;
   const HostRules rules = rules_in(root);
   make_ssh_key(rules);
@@ -196,8 +196,9 @@ TEST_F(RealSshd, LetsOnlyTheFirstHostIn) {
   // HOME is not the account's home, because caches are below it.
   EXPECT_EQ(login(first, port + 1, "printf %s \"$HOME\" > " + (root_ / "seen")), 0);
   EXPECT_EQ(read_text_file(root_ / "seen"), root_ / "home");
-  EXPECT_EQ(login(second, port), 255) << "the first host let the second in";
-  EXPECT_EQ(login(host("stranger", port + 2), port + 1), 255) << "the second let a stranger in";
+  EXPECT_EQ(login(second, port), 255) << "the first host accepted the second host's key";
+  EXPECT_EQ(login(host("stranger", port + 2), port + 1), 255)
+      << "the second host accepted another key";
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST_F(Train, LeavesTheModelAndLinesThatMetricsMatch) {
 TEST_F(Train, ContinuesAsIfItHadNotBeenStopped) { expect_resumed_as_unbroken(200, Json::object()); }
 
 TEST_F(Train, ContinuesUnderMpirunToo) {
-  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
+  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "mpirun is not installed";
   expect_resumed_as_unbroken(
       80, {{"sagemaker_mpi_enabled", "true"}, {"sagemaker_mpi_num_of_processes_per_host", "2"}});
 }
@@ -188,7 +188,7 @@ TEST_F(Train, FailsWhereAChannelDoes) {
 // The cases are a worker, and the first host before it has met the others.
 TEST_F(Train, AHostSaysThatAChannelFailedThoughItIsStopped) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "counts threads, of which ThreadSanitizer has one of its own";
+  GTEST_SKIP() << "the test counts threads, and ThreadSanitizer adds one";
 #endif
   for (const char* host : {"localhost", "127.0.0.1"}) {
     SCOPED_TRACE(host);

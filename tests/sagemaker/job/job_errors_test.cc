@@ -308,7 +308,7 @@ TEST(JobFile, SaysWhatShoalsImageCannotRun) {
 }
 
 // CheckpointConfig tells the platform the path, but nothing tells the container.
-TEST(JobFile, SaysThatThePathOfCheckpointsIsToldTwice) {
+TEST(JobFile, NotesThatTheCheckpointPathIsSetTwice) {
   Json job = {{"checkpoint_s3_uri", "s3://b/c"}, {"checkpoint_local_path", "/opt/ml/here"}};
   EXPECT_THAT(notices_of(job), ::testing::ElementsAre(HasSubstr("output_dir /opt/ml/here")));
   job["hyperparameters"] = {{"output_dir", "/opt/ml/here"}};
@@ -383,7 +383,7 @@ TEST(JobFile, MayHoldNoKeyTwice) {
   EXPECT_THROW(read_job_file(root / "nothing.json"), Error);
 }
 
-TEST(JobFile, ThatIsMadeToHurtIsRefusedInLinearTime) {
+TEST(JobFile, HostileFilesAreRefusedInLinearTime) {
   const testing::TemporaryDirectory root;
   const auto problem = [&](const Json& job) {
     const std::string text = job.dump();
@@ -488,7 +488,7 @@ void add_paths(const Json& value, const Json::json_pointer& here,
 }
 
 // Every key of the golden jobs and these further keys, with a value of every type.
-TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
+TEST(JobFile, WrongTypesAreRefusedWithTheirPaths) {
   const Json golden = read_job_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   std::vector<Json> jobs;
   for (const Json& one : golden.at("cases")) jobs.push_back(one.at("job"));
@@ -521,7 +521,7 @@ TEST(JobFile, OfWrongTypesIsRefusedWithPaths) {
 }
 
 // Any contents give either a list of problems or a request.
-TEST(JobFile, OfAnyShapeIsRefusedAndNothingElse) {
+TEST(JobFile, AnyShapeIsReadOrRefused) {
   const std::vector<Json> values = {nullptr,
                                     true,
                                     -1,

@@ -23,7 +23,7 @@ TEST(Instances, HaveTheirGpus) {
   EXPECT_EQ(instance_types().size(), 225U);
 }
 
-TEST(Instances, WhoseMemoryEfaReadsAreKnownAndHaveIt) {
+TEST(Instances, InstancesWithEfaForGpuMemoryAreKnown) {
   int count = 0;
   for (const InstanceType& type : instance_types())
     if (has_device_rdma(type.name)) {

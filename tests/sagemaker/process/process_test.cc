@@ -38,7 +38,7 @@ TEST(Process, KeepsTheEndOfLongErrors) {
   EXPECT_TRUE(error.ends_with("0123456\nlast\n"));
 }
 
-TEST(Process, ThatIsNotThereIsNamed) {
+TEST(Process, MissingProgramsAreNamed) {
   try {
     run_process({"no-such-program"});
     FAIL() << "started";

@@ -89,13 +89,13 @@ TEST_F(Client, TriesNothingElseAgain) {
   EXPECT_EQ(transport_->sent.size(), 1U);
 }
 
-TEST_F(Client, WhatMustNotBeDoneTwice) {
+TEST_F(Client, DoesNotRepeatRequestsThatMayHaveSucceeded) {
   for (const ScriptedTransport::Step& step : Steps{kNotSent, refused(400, "ThrottlingException")})
     EXPECT_EQ(call(client({step, kGood}), false), json({{"ok", 1}}));
   for (const ScriptedTransport::Step& step : Steps{kBroken, refused(500, "InternalFailure")}) {
     try {
       call(client({step, kGood}), false);
-      ADD_FAILURE() << "it was done";
+      ADD_FAILURE() << "the request was carried out";
     } catch (const Error& error) {
       EXPECT_TRUE(may_have_been_done(error)) << error.what();
     }
@@ -160,7 +160,7 @@ TEST_F(Client, BelievesTheServicesClockWithoutAWord) {
   EXPECT_EQ(transport_->sent[1].header("X-Amz-Date"), "20240101T110000Z");
   EXPECT_THAT(error_text([&] { call(client({denied("Mon, 01 Jan 2024 10:03:00 GMT"), kGood})); }),
               HasSubstr("permission"));
-  EXPECT_EQ(transport_->sent.size(), 1U) << "the clocks agree: it is not allowed";
+  EXPECT_EQ(transport_->sent.size(), 1U) << "the clocks agree, so permission is missing";
 }
 
 TEST_F(Client, RenewsKeysWithoutAWord) {

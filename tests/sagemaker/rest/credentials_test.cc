@@ -205,7 +205,7 @@ TEST_F(Chain, HostsOfTheContainersAddress) {
     std::string host;
     const auto transport = std::make_shared<FunctionTransport>([&](const HttpRequest& request) {
       host = request.url.host;
-      EXPECT_TRUE(request.direct) << "by no proxy";
+      EXPECT_TRUE(request.direct) << "not through a proxy";
       return HttpResponse{.status = 200, .body = keys("AKIA")};
     });
     const auto chain = make_credential_chain(

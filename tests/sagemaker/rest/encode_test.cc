@@ -42,7 +42,7 @@ TEST(Encode, Times) {
     EXPECT_FALSE(parse_http_date(wrong)) << wrong;
 }
 
-TEST(Checksums, OfTheUsualTextInPieces) {
+TEST(Checksums, AgreeWithPublishedValuesForAnyPieces) {
   // The check values are from the CRC catalogue (reveng.sourceforge.io) and from RFC 1321.
   const std::string digits = "123456789";
   const std::pair<const char*, const char*> expected[] = {

@@ -61,7 +61,7 @@ TEST_F(Source, HoldsNoPartsThatWereRead) {
   EXPECT_EQ(gets(), 11);
   read(*source, 0, 100);
   EXPECT_EQ(read(*source, 100, 100), body_.substr(100, 100));
-  EXPECT_GE(gets(), 12 + 1) << "the part, anew; those ahead of it may be under way";
+  EXPECT_GE(gets(), 12 + 1) << "the part again; later parts may be in flight";
 }
 
 // The parts write into the caller's memory, so open() must wait for all of them.
@@ -140,7 +140,7 @@ TEST_F(Source, AFailedPartIsFetchedAgain) {
                           .open("s3://bucket/object");
   aws_.fail_next({.operation = "S3 GetObject", .reply = xml_error(503, "SlowDown", "later")});
   EXPECT_THAT(error_text([&] { read(*source, 0, 100); }), HasSubstr("SlowDown"));
-  EXPECT_EQ(read(*source, 100, 100), body_.substr(100, 100)) << "of the part that failed";
+  EXPECT_EQ(read(*source, 100, 100), body_.substr(100, 100)) << "from the failed part";
   EXPECT_EQ(read(*source, 0, 100), body_.substr(0, 100));
 }
 

@@ -178,7 +178,7 @@ TEST(UploadOfParts, TakesNoOtherObjectForItsOwn) {
   };
   EXPECT_THAT(error_text([&] { upload(); }), HasSubstr("NoSuchUpload"));
   size_there = std::ssize(body);
-  EXPECT_EQ(upload(), "\"x-3\"") << "the answer of its end was lost";
+  EXPECT_EQ(upload(), "\"x-3\"") << "the answer to its completion was lost";
 }
 
 TEST_F(Upload, FailureLeavesNothing) {

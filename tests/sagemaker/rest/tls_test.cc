@@ -39,7 +39,7 @@ class Tls : public ::testing::Test {
     } catch (const TransportError& error) {
       EXPECT_FALSE(error.retriable()) << error.what();
       EXPECT_FALSE(error.may_have_arrived()) << error.what();
-      EXPECT_EQ(served_, before) << "it was asked all the same";
+      EXPECT_EQ(served_, before) << "the request was sent nevertheless";
       EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
       return error.what();
     }
@@ -53,7 +53,7 @@ class Tls : public ::testing::Test {
   }};
 };
 
-TEST_F(Tls, WhoIssuedIt) {
+TEST_F(Tls, NamesTheIssuer) {
   const Certificate own = make_certificate();
   EXPECT_THAT(refusal(own, ""),
               AllOf(HasSubstr("GET https://localhost:"), HasSubstr("self-signed certificate"),

@@ -217,7 +217,7 @@ TEST_F(Jobs, AreHeldToTheServicesLimits) {
 }
 
 // Requests of the Python SDK and of `shoal submit` are within the limits.
-TEST_F(Jobs, OfTheSdkAreWithinTheLimits) {
+TEST_F(Jobs, RequestsOfTheSdkAreWithinTheLimits) {
   const json golden = read_json_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   int count = 0;
   for (const json& one : golden.at("cases")) {
@@ -229,7 +229,7 @@ TEST_F(Jobs, OfTheSdkAreWithinTheLimits) {
   EXPECT_GE(count, 14);
 }
 
-TEST_F(Jobs, SaysWhereNobodyKnows) {
+TEST_F(Jobs, ReportsAnUnknownOutcome) {
   log::set_level(log::Level::error);
   aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 5});
   aws_.fail_next({.operation = "SageMaker DescribeTrainingJob", .reply = {.status = 503}}, 3);
@@ -248,13 +248,13 @@ TEST_F(Jobs, ListsInPages) {
   EXPECT_EQ(jobs_.list({.most = 1000}).size(), 7U);
   EXPECT_EQ(jobs_.list({.name_contains = "b-5"}).at(0).name, "job-5");
   EXPECT_EQ(jobs_.list().at(0).status, "InProgress");
-  EXPECT_EQ(jobs_.list({.name_contains = "job-"}).size(), 7U) << "a part of a name is none itself";
+  EXPECT_EQ(jobs_.list({.name_contains = "job-"}).size(), 7U) << "a part of a name does not match";
   EXPECT_THAT(error_text([&] { jobs_.list({.name_contains = "a_b"}); }),
               HasSubstr("'a_b' is in no name"));
   EXPECT_THROW(jobs_.list({.most = 0}), Error);
 }
 
-TEST_F(Jobs, WhatTheyCost) {
+TEST_F(Jobs, HaveTheirCost) {
   aws_.add_job("spot",
                {{"EnableManagedSpotTraining", true},
                 {"TrainingTimeInSeconds", 1000},

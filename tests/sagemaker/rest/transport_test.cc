@@ -111,7 +111,7 @@ TEST(Transport, ConnectionsCutAtEveryByte) {
   EXPECT_EQ(transport->send(request_to(server)).body, whole.body);
 }
 
-TEST(Transport, NobodyThere) {
+TEST(Transport, NamesAnAddressThatDoesNotAnswer) {
   const auto transport = make_curl_transport();
   HttpRequest request;
   request.allow_plain = true;

@@ -84,7 +84,7 @@ TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
 }
 
 // Tables and lists of names never grow beyond what the files contain.
-TEST(CheckpointBudget, WhatInspectionShows) {
+TEST(CheckpointBudget, InspectionIsBounded) {
   const testing::TemporaryDirectory directory;
   const auto described = [&](const json& header) {
     std::string text = header.dump(), file;

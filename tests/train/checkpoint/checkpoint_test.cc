@@ -144,7 +144,7 @@ TEST(CheckpointDirectory, AnErrorIsNotDamage) {
 }
 
 // A run continues if an old checkpoint cannot be removed, or if an entry is not a checkpoint.
-TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
+TEST(CheckpointDirectory, UnremovableEntriesDoNotEndTheRun) {
   const TemporaryDirectory output;
   for (const int step : {1, 2}) save(output.path(), step);
   fs::create_directory_symlink(output / "loop", output / "loop");
@@ -160,7 +160,7 @@ TEST(CheckpointDirectory, WhatCostsOnlyRoomEndsNoRun) {
     EXPECT_EQ(newest_checkpoint(output.path(), nullptr)->step, 3);
   }
   EXPECT_EQ(list_checkpoints(output.path()).size(), 2U);
-  EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U) << "the disk is well again";
+  EXPECT_EQ(rotate_checkpoints(output.path(), 1, {}).size(), 1U) << "the disk works again";
 }
 
 // The error is on one file (a bad disk sector) or on the whole directory.
@@ -252,7 +252,7 @@ TEST(CheckpointDirectory, RefusesHostileMarkers) {
 }
 
 // The directory's name, its marker and its state must name the same step.
-TEST(CheckpointDirectory, OfTwoStepsIsDamaged) {
+TEST(CheckpointDirectory, ADirectoryOfTwoStepsIsDamaged) {
   const TemporaryDirectory output;
   const auto saved = [&](std::int64_t step, std::int64_t in_state) {
     TrainerState state;
@@ -285,7 +285,7 @@ TEST(CheckpointDirectory, ReplacesOneOfTheSameStep) {
 }
 
 // One writer died between its renames, the other before it wrote the marker.
-TEST(CheckpointDirectory, WhatADeadWriterWasReplacingComesBack) {
+TEST(CheckpointDirectory, TheCheckpointThatADeadWriterReplacedComesBack) {
   const TemporaryDirectory output;
   for (const bool renamed : {false, true}) {
     save(output.path(), 1, "old");
@@ -361,7 +361,7 @@ TEST(CheckpointDirectory, RotatesButKeepsTheBestAndTheNewest) {
   EXPECT_THAT(names(output.path()), ElementsAre("checkpoint-5"));
 }
 
-TEST(CheckpointDirectory, WhatDeadWritersLeftIsRemoved) {
+TEST(CheckpointDirectory, FilesOfDeadWritersAreRemoved) {
   const TemporaryDirectory output;
   fs::create_directories(output / "tmp-checkpoint-6.0/deep");
   fs::create_directory(output / "tmp-other");

@@ -365,7 +365,7 @@ TEST(Inspect, TellsWhatIsMissing) {
   const CheckpointContents model = inspect_checkpoint(directory / "model", false);
   EXPECT_THAT(model.problems, AllOf(Contains(HasSubstr("model-00002-of-00003.safetensors")),
                                     Contains(HasSubstr("missing: config.json"))));
-  EXPECT_FALSE(model.tensors.empty()) << "what is there is told all the same";
+  EXPECT_FALSE(model.tensors.empty()) << "the existing parts are listed nevertheless";
 
   write_setup(directory / "run", true);  // interrupted before its marker
   write_whole(directory / "run", false);

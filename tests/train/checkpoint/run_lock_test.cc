@@ -132,7 +132,7 @@ TEST_F(RunLockTest, IsGoneWhenItsRunEnds) {
   EXPECT_TRUE(fs::is_empty(output));
 }
 
-TEST_F(RunLockTest, OfALivingProcessIsRefusedAndOfAKilledOneTakenOverAtOnce) {
+TEST_F(RunLockTest, ALivingProcessKeepsItAndAKilledOneLosesItAtOnce) {
   HoldingProcess first(output_.path());
   ASSERT_TRUE(first.holds());
   const std::string before = text();
@@ -149,7 +149,7 @@ TEST_F(RunLockTest, OfALivingProcessIsRefusedAndOfAKilledOneTakenOverAtOnce) {
   EXPECT_EQ(output_.files(), 0);
 }
 
-TEST_F(RunLockTest, OfAProcessWhoseNumberAnotherHasNowIsTakenOverAtOnce) {
+TEST_F(RunLockTest, AReusedProcessNumberLosesItAtOnce) {
   nlohmann::json record = own_record();
   record["process_start"] = record["process_start"].get<std::uint64_t>() - 1;
   put(record.dump());
@@ -158,7 +158,7 @@ TEST_F(RunLockTest, OfAProcessWhoseNumberAnotherHasNowIsTakenOverAtOnce) {
   EXPECT_LT(seconds_since(began), deadlines::kRunLease / 2);
 }
 
-TEST_F(RunLockTest, OfAnotherHostIsTakenOverOnceItsBeatStandsStillForTheLease) {
+TEST_F(RunLockTest, AnotherHostLosesItWhenItsHeartbeatStopsForTheLease) {
   put(record_of_another_host(7).dump());
   const auto began = Clock::now();
   EXPECT_THAT(
@@ -170,7 +170,7 @@ TEST_F(RunLockTest, OfAnotherHostIsTakenOverOnceItsBeatStandsStillForTheLease) {
   EXPECT_EQ(output_.files(), 0);
 }
 
-TEST_F(RunLockTest, OfAnotherHostThatLivesIsRefused) {
+TEST_F(RunLockTest, ALivingHostKeepsIt) {
   put(record_of_another_host(1).dump());
   std::atomic<bool> ends = false;
   std::thread far_away([&] {
@@ -188,7 +188,7 @@ TEST_F(RunLockTest, OfAnotherHostThatLivesIsRefused) {
 }
 
 // A container shares the host's name and boot id, but its processes are not visible here.
-TEST_F(RunLockTest, OfAnotherBootOrAnotherPidNamespaceIsWatched) {
+TEST_F(RunLockTest, TheHeartbeatDecidesForAnotherBootOrPidNamespace) {
   for (const char* const field : {"boot", "pid_namespace"}) {
     nlohmann::json record = own_record();
     if (record[field].is_string())
@@ -200,7 +200,7 @@ TEST_F(RunLockTest, OfAnotherBootOrAnotherPidNamespaceIsWatched) {
   }
 }
 
-TEST_F(RunLockTest, ThatCannotBeReadIsWatchedToo) {
+TEST_F(RunLockTest, TheHeartbeatDecidesForAnUnreadableFile) {
   for (const char* const bytes :
        {"", "{", "[]", "{\"pid\": \"x\"}", "{\"token\": null, \"pid\": 3}"}) {
     put(bytes);
@@ -228,7 +228,7 @@ TEST_F(RunLockTest, WithAnyTokenIsTakenOver) {
   }
 }
 
-TEST_F(RunLockTest, ThatIsALinkIsRefusedByName) {
+TEST_F(RunLockTest, ALinkIsRefusedByName) {
   std::ofstream(output_ / "file") << "x";
   for (const std::string target : {"/nonexistent/x", "file", "run.lock"}) {
     fs::create_symlink(target, path());
@@ -238,7 +238,7 @@ TEST_F(RunLockTest, ThatIsALinkIsRefusedByName) {
   }
 }
 
-TEST_F(RunLockTest, ThatComesAndGoesIsNotWaitedForForEver) {
+TEST_F(RunLockTest, AFileThatComesAndGoesDoesNotBlockForEver) {
   const auto holder = [&](int number) {
     nlohmann::json record = record_of_another_host(7);
     record["token"] = std::to_string(number);

@@ -68,7 +68,7 @@ TEST(SharedModelDirectory, OneRankAHostLooks) {
                           "runs/checkpoint-1", "runs/checkpoint-1"));
 }
 
-TEST(SharedModelDirectory, WhoAsksForAnotherLooksAlone) {
+TEST(SharedModelDirectory, ARankWithAnotherPathLooksByItself) {
   Hosts hosts;
   hosts.run({"runs", "runs", "others", "", ""});
   EXPECT_THAT(hosts.looked, ElementsAre(Pair(0, 1), Pair(2, 1)));
@@ -76,7 +76,7 @@ TEST(SharedModelDirectory, WhoAsksForAnotherLooksAlone) {
               ElementsAre("runs/checkpoint-0", "runs/checkpoint-0", "others/checkpoint-0", "", ""));
 }
 
-TEST(SharedModelDirectory, WhatOneFindsWrongAllThrow) {
+TEST(SharedModelDirectory, AllRanksThrowTheErrorOfOne) {
   for (const ErrorCode code : {ErrorCode::not_found, ErrorCode::corrupt_data, ErrorCode::io}) {
     Hosts hosts;
     hosts.code = code;

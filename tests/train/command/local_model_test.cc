@@ -54,7 +54,7 @@ TEST_F(HubCache, HasModelsByTheirNames) {
   const std::string folder = home / "huggingface/hub/models--ann--small";
   std::filesystem::create_directories(folder + "/refs");
   std::filesystem::create_directories(folder + "/snapshots/0a1b");
-  EXPECT_EQ(local_model("ann/small"), "ann/small") << "no revision is the main one";
+  EXPECT_EQ(local_model("ann/small"), "ann/small") << "without a revision, main is used";
   EXPECT_THAT(not_found_anywhere("ann/small"), ::testing::HasSubstr(folder));
   write_file_atomically(folder + "/refs/main", "0a1b\n");
   EXPECT_EQ(local_model("ann/small"), folder + "/snapshots/0a1b");

@@ -125,7 +125,7 @@ TEST_P(CausalLmText, IsNotMixedUpInTheCache) {
 }
 
 TEST_P(CausalLmText, EndsWithOneEosAtMost) {
-  if (!tokenizer_->roles().eos) GTEST_SKIP() << "no eos";
+  if (!tokenizer_->roles().eos) GTEST_SKIP() << "the tokenizer has no eos token";
   PrepareOptions with = options("a.jsonl");
   with.append_eos = true;
   Documents expected = theirs("a.jsonl").at("with").get<Documents>();

@@ -38,7 +38,7 @@ TEST(ContentDigest, IsSha256OfSizeAndBytes) {
   EXPECT_EQ(digest_of(""), "sha256:385511785667412dbf0f113dc1c95055");
 }
 
-TEST(ContentDigest, OfASmallFileTellsEveryByte) {
+TEST(ContentDigest, DependsOnEveryByteOfASmallFile) {
   for (const std::size_t bytes : {1U, 9U, 10U, 11U, 99U, 100U}) {
     const std::string text = text_of(bytes);
     std::set<std::string> all{digest_of(text, kFew), digest_of(text + "x", kFew)};
@@ -53,7 +53,7 @@ TEST(ContentDigest, OfASmallFileTellsEveryByte) {
 }
 
 // Of 1003 bytes, the blocks 0 to 9, 331 to 340, 662 to 671 and 993 to 1002 are hashed.
-TEST(ContentDigest, OfALargeFileTellsItsSizeHeadTailAndBlocksBetween) {
+TEST(ContentDigest, DependsOnSizeHeadTailAndBlocksOfALargeFile) {
   const std::string text = text_of(1003);
   const std::string was = digest_of(text, kFew);
   EXPECT_THAT(was, EndsWith(" of 4 blocks"));

@@ -234,7 +234,7 @@ TEST_F(Packing, WrappedBlocksAreThoseOfGroupTexts) {
     EXPECT_EQ(dataset.report().dropped, 23 % block);
     EXPECT_EQ(dataset.report().padding, 0);
     if (block == 5) {
-      EXPECT_LT(least, most) << "the test says nothing of empty sequences";
+      EXPECT_LT(least, most) << "the test has no empty sequences";
     }
   }
 }

@@ -142,7 +142,7 @@ TEST_F(PipeTest, AResumedRunReadsOnToItsPlace) {
   }
 }
 
-TEST_F(PipeTest, WhatIsThroughIsNotOpenedAgain) {
+TEST_F(PipeTest, FinishedPipesAreNotOpenedAgain) {
   StreamState state;
   {
     const PipeWriter writer(directory_ / "train", numbers(kLines));

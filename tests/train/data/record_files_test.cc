@@ -53,7 +53,7 @@ class RecordFiles : public ::testing::Test {
 
 // A rank that reads must report progress, because the others wait only until a deadline
 // after its last report.
-TEST_F(RecordFiles, TellThatTheyAreRead) {
+TEST_F(RecordFiles, ReportProgress) {
   std::string lines = "a,b\n", objects;
   for (int i = 0; i < 50'000; ++i) {
     lines += fmt::format("{},x\n", i);
@@ -104,7 +104,7 @@ TEST_F(RecordFiles, WhiteSpaceIsPythonsAndRusts) {
   }
 }
 
-TEST_F(RecordFiles, OfCsvAndTsvHaveTheRowsOfPandas) {
+TEST_F(RecordFiles, CsvAndTsvHaveTheRowsOfPandas) {
   for (const char* format : {"csv", "tsv"}) {
     for (const json& one : golden(format)) {
       const std::string path = file(std::string("a.") + format, one["text"]);
@@ -119,7 +119,7 @@ TEST_F(RecordFiles, OfCsvAndTsvHaveTheRowsOfPandas) {
   }
 }
 
-TEST_F(RecordFiles, OfRandomCsvHaveTheRowsOfPythonsCsv) {
+TEST_F(RecordFiles, RandomCsvHasTheRowsOfPythonsCsv) {
   for (const json& one : golden("rows")) {
     const RecordFile rows(file("a.csv", one["text"]),
                           {.columns = {"a", "b"}, .bad = BadRecords::skip});
@@ -128,7 +128,7 @@ TEST_F(RecordFiles, OfRandomCsvHaveTheRowsOfPythonsCsv) {
 }
 
 // The line number of each row is right for all line endings and quoted newlines.
-TEST_F(RecordFiles, OfCsvCountLines) {
+TEST_F(RecordFiles, CsvRowsHaveTheirLineNumbers) {
   for (const std::string end : {"\n", "\r", "\r\n"}) {
     std::string text;
     for (const char* line : {"a,b", "1,\"x", "\"\"y", "z\"", "", "2,3", "4,5,6"})
@@ -141,7 +141,7 @@ TEST_F(RecordFiles, OfCsvCountLines) {
   }
 }
 
-TEST_F(RecordFiles, OfJsonHaveTheRecordsOfDatasets) {
+TEST_F(RecordFiles, JsonHasTheRecordsOfDatasets) {
   for (const json& one : golden("json")) {
     const std::string path = file(one["name"], one["text"]);
     if (one["rows"].is_null()) {
@@ -174,7 +174,7 @@ TEST_F(RecordFiles, OfJsonHaveTheRecordsOfDatasets) {
   }
 }
 
-TEST_F(RecordFiles, OfJsonHaveTheFieldsOfAllRecords) {
+TEST_F(RecordFiles, JsonHasTheFieldsOfAllRecords) {
   for (const json& one : golden("fields")) {
     for (const BadRecords bad : {BadRecords::stop, BadRecords::skip}) {
       // A row after a bad one takes another code path.
@@ -192,7 +192,7 @@ TEST_F(RecordFiles, OfJsonHaveTheFieldsOfAllRecords) {
   }
 }
 
-TEST_F(RecordFiles, OfAnArrayNameItsRecordsAndLines) {
+TEST_F(RecordFiles, ErrorsInAnArrayNameRecordAndLine) {
   const std::string path = file("a.json", "[\n  {\"a\": 1},\n  {\"a\":\n 2, }, 3,\n {\"b\": 4}]");
   const std::string place = path + ", record 2: ";
   EXPECT_THAT(test::error_text([&] { RecordFile rows(path); }), HasSubstr(place));
@@ -211,7 +211,7 @@ TEST_F(RecordFiles, OfAnArrayNameItsRecordsAndLines) {
   EXPECT_EQ(RecordFile(file("e.json", " [ ] \n")).size(), 0);
 }
 
-TEST_F(RecordFiles, OfJsonLinesThatAreAnArraySaySo) {
+TEST_F(RecordFiles, AnArrayInAJsonLinesFileIsReported) {
   for (const char* text : {"[{\"a\": 1}]", "\n[\n{\"a\": 1},\n{\"a\": 2}\n]\n"})
     for (const BadRecords bad : {BadRecords::stop, BadRecords::skip})
       EXPECT_THAT(test::error_text([&] { RecordFile rows(file("a.jsonl", text), {.bad = bad}); }),
@@ -221,7 +221,7 @@ TEST_F(RecordFiles, OfJsonLinesThatAreAnArraySaySo) {
   EXPECT_EQ(RecordFile(file("b.jsonl", "[1]\n{\"a\": 1}\n"), {.bad = BadRecords::skip}).size(), 1);
 }
 
-TEST_F(RecordFiles, OfJsonWithPythonsNumbersSayHowToWriteThem) {
+TEST_F(RecordFiles, ErrorsForPythonsNumbersSayHowToWriteThem) {
   const char* const remedy =
       ", which Python writes but JSON does not have; write null in its place, or leave the field "
       "out";
@@ -238,7 +238,7 @@ TEST_F(RecordFiles, OfJsonWithPythonsNumbersSayHowToWriteThem) {
   }
 }
 
-TEST_F(RecordFiles, OfTextHaveTheLinesOfDatasets) {
+TEST_F(RecordFiles, TextHasTheLinesOfDatasets) {
   for (const json& one : golden("text")) {
     PrepareOptions options;
     const DocumentSource source(file("a.txt", one["text"]), options);
@@ -252,7 +252,7 @@ TEST_F(RecordFiles, OfTextHaveTheLinesOfDatasets) {
 }
 
 // ASCII characters in UTF-16 are valid UTF-8 with a NUL byte for each character.
-TEST_F(RecordFiles, OfUtf16WithoutAMarkSayHowToConvertThem) {
+TEST_F(RecordFiles, ErrorsForUtf16WithoutAMarkSayHowToConvertIt) {
   const auto wide = [](std::u16string_view text, bool little) {
     std::string bytes;
     for (const char16_t c : text) {
@@ -291,7 +291,7 @@ TEST_F(RecordFiles, OfUtf16WithoutAMarkSayHowToConvertThem) {
   EXPECT_EQ(DocumentSource(file("c.txt", "a\0bc\0d\0e\0fgh\0\n"s), {}).bytes(), 14);
 }
 
-TEST_F(RecordFiles, OfJsonTextsAreLinesOrAnArray) {
+TEST_F(RecordFiles, JsonTextsAreLinesOrAnArray) {
   for (const auto& [name, text] :
        {std::pair{"a.jsonl", "{\"text\": \"x\"}\r\r{\"text\": \"y\\r\\n\"}"},
         {"a.json", "{\"text\": \"x\"}\n{\"text\": \"y\\r\\n\"}\n"},

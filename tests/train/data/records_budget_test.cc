@@ -45,7 +45,7 @@ class RecordFilesBudget : public ::testing::Test {
   testing::TemporaryDirectory folder_;
 };
 
-TEST_F(RecordFilesBudget, OfManyColumns) {
+TEST_F(RecordFilesBudget, HoldsForManyColumns) {
   constexpr std::size_t kCount = 60'000;
   expect_within("names of columns", ".csv", columns(kCount, ',') + columns(kCount, ','));
   expect_within("names of columns", ".tsv", columns(kCount, '\t') + columns(kCount, '\t'));
@@ -62,7 +62,7 @@ TEST_F(RecordFilesBudget, OfManyColumns) {
   expect_within("the same behind a bad record", ".jsonl", "x\n" + own, {.bad = BadRecords::skip});
 }
 
-TEST_F(RecordFilesBudget, OfMessagesAboutLongFields) {
+TEST_F(RecordFilesBudget, HoldsForMessagesAboutLongFields) {
   const std::string path = folder_ / "a.csv", word(1'000'000, 'w');
   write_file_atomically(path, word + ",b\n" + word + ",1\n");
   const RecordFile rows(path, {});
@@ -75,7 +75,7 @@ TEST_F(RecordFilesBudget, OfMessagesAboutLongFields) {
             1000U);
 }
 
-TEST_F(RecordFilesBudget, OfManyMarks) {
+TEST_F(RecordFilesBudget, HoldsForManyQuotationMarks) {
   constexpr std::size_t kCount = 500'000;
   const RecordOptions skip{.bad = BadRecords::skip};
   expect_within("marks", ".csv", "a\n" + times("\"", 2 * kCount), skip);
@@ -85,7 +85,7 @@ TEST_F(RecordFilesBudget, OfManyMarks) {
   expect_within("empty quotations", ".csv", "a\n" + times("\"\"\n", kCount), skip);
 }
 
-TEST_F(RecordFilesBudget, OfManyLines) {
+TEST_F(RecordFilesBudget, HoldsForManyLines) {
   constexpr std::size_t kCount = 500'000;
   for (const std::string ending : {".csv", ".tsv", ".jsonl"})
     for (const std::string end : {"\n", "\r", "\r\n", " \n"}) {
@@ -97,7 +97,7 @@ TEST_F(RecordFilesBudget, OfManyLines) {
   expect_within("short records", ".jsonl", times("{}\n", kCount));
 }
 
-TEST_F(RecordFilesBudget, OfManyBadRows) {
+TEST_F(RecordFilesBudget, HoldsForManyBadRows) {
   constexpr std::size_t kCount = 300'000;
   const RecordOptions skip{.bad = BadRecords::skip};
   expect_within("short rows", ".csv", "a,b\n" + times("x\n", kCount), skip);
@@ -114,7 +114,7 @@ TEST_F(RecordFilesBudget, OfManyBadRows) {
                 {.needed = {"a"}, .bad = BadRecords::skip});
 }
 
-TEST_F(RecordFilesBudget, OfObjectsOverSeveralLines) {
+TEST_F(RecordFilesBudget, HoldsForObjectsOverSeveralLines) {
   constexpr std::size_t kCount = 300'000;
   const RecordOptions skip{.bad = BadRecords::skip};
   expect_within("over two lines", ".json", times("{\n}\n", kCount));
@@ -129,7 +129,7 @@ TEST_F(RecordFilesBudget, OfObjectsOverSeveralLines) {
   expect_within("texts", ".json", "[" + times("\"\",", kCount) + "1]");
 }
 
-TEST_F(RecordFilesBudget, OfJsonArrays) {
+TEST_F(RecordFilesBudget, HoldsForJsonArrays) {
   constexpr std::size_t kCount = 300'000;
   expect_within("short records", ".json", "[" + times("{},", kCount) + "{}]");
   expect_within("an array that does not end", ".json", "[" + times("{},", kCount));
@@ -139,7 +139,7 @@ TEST_F(RecordFilesBudget, OfJsonArrays) {
   expect_within("a list", ".json", "[{\"a\":[" + times("1,", kCount) + "1]}]");
 }
 
-TEST_F(RecordFilesBudget, OfDocumentsAndLabels) {
+TEST_F(RecordFilesBudget, HoldsForDocumentsAndLabels) {
   constexpr std::size_t kCount = 500'000;
   for (const std::string& text :
        {times("\r", kCount), times("x\r", kCount) + "\n", times("\n", kCount)})

@@ -28,7 +28,7 @@ class Records : public ::testing::Test {
   testing::TemporaryDirectory folder_;
 };
 
-TEST_F(Records, OfTsvKeepQuotationMarksAndEmptyFields) {
+TEST_F(Records, TsvKeepsQuotationMarksAndEmptyFields) {
   const RecordFile rows(
       file("a.tsv", "\xEF\xBB\xBFsentence\tlabel\r\n\"it\ts\t\r\n\t1\n\n\t\nlast\t2"),
       {.bad = BadRecords::skip});
@@ -44,7 +44,7 @@ TEST_F(Records, OfTsvKeepQuotationMarksAndEmptyFields) {
             (folder_ / "a.tsv") + ", line 2: 3 fields where there are 2 columns");
 }
 
-TEST_F(Records, OfCsvFollowRfc4180) {
+TEST_F(Records, CsvFollowsRfc4180) {
   const RecordFile rows(file("a.csv", "a,b\n\"x,\"\"y\"\"\nz\",2.5\r\n,\n q ,-1e3\n"));
   ASSERT_EQ(rows.size(), 3);
   EXPECT_EQ(rows.get(0).text("a"), "x,\"y\"\nz");
@@ -57,7 +57,7 @@ TEST_F(Records, OfCsvFollowRfc4180) {
             (folder_ / "b.csv") + ", line 3: a quotation that the rest of the file does not end");
 }
 
-TEST_F(Records, OfJsonLinesHaveListsAndMissingFields) {
+TEST_F(Records, JsonLinesHaveListsAndMissingFields) {
   const RecordFile rows(file(
       "a.jsonl",
       "{\"tokens\": [\"A\", \"b\"], \"tags\": [0, 3], \"x\": null}\n\n{\"x\": 1, \"ok\": true}\n"));
@@ -76,7 +76,7 @@ TEST_F(Records, OfJsonLinesHaveListsAndMissingFields) {
   EXPECT_EQ(error_of([&] { rows.get(0).text("tags"); }), place + "'tags' is a list, not a text");
 }
 
-TEST_F(Records, OfJsonKeepTheirTypes) {
+TEST_F(Records, JsonValuesKeepTheirTypes) {
   const RecordFile rows(file("a.jsonl",
                              R"({"text": "0.5", "number": 1, "yes": true, "object": {"a": [1]},
           "list": ["a", 1, [2], null],
@@ -117,7 +117,7 @@ TEST_F(Records, OfJsonKeepTheirTypes) {
   EXPECT_EQ(table.get(0).text("a"), " 0.5");
 }
 
-TEST_F(Records, ThatAreBadStopOrAreSkipped) {
+TEST_F(Records, BadRowsStopOrAreSkipped) {
   const std::string path = file(
       "a.jsonl", "{\"t\": \"1\"}\n{\"t\": \n[1]\n{\"u\": 1}\n{\"t\": \"\xff\"}\n{\"t\": \"6\"}\n");
   EXPECT_NE(error_of([&] { RecordFile rows(path); }).find("a.jsonl, line 2"), std::string::npos);

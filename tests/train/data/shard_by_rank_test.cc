@@ -124,7 +124,7 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
-TEST(ShardByRank, WhatCannotBeIsOneLine) {
+TEST(ShardByRank, ErrorsAreOneLine) {
   const auto shards = std::make_shared<SizedShards>(kSizes);
   EXPECT_THAT(refusal([&] { SampleStream(shards, of_rank(0, 8)); }),
               HasSubstr("7 shards for 8 ranks that each read their own"));

@@ -306,7 +306,7 @@ TEST_F(StreamTest, OnlyEmptyShardsAreAnErrorNotAnEndlessSearch) {
   }
 }
 
-TEST_F(StreamTest, WhatFailsIsNamedWithItsSampleOrShard) {
+TEST_F(StreamTest, ErrorsNameTheSampleOrShard) {
   shards_->bad = 2003;
   for (const int workers : {0, 1, 4}) {
     const auto loader = make({.buffer = 0, .workers = workers});

@@ -103,7 +103,7 @@ TEST_F(LineTest, EveryLineWithTextIsASample) {
 
 // run_mlm keeps a line if "len(line) > 0 and not line.isspace()". A byte-level tokenizer
 // has tokens for blanks.
-TEST_F(LineTest, OfWhiteSpaceIsNoSample) {
+TEST_F(LineTest, ALineOfWhiteSpaceIsNotASample) {
   tokenizer_ = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
   const std::string text = " \xE2\x80\x83\x1C\n\none\n\t \r\n two\n";
   const auto samples = [&](bool drops) {

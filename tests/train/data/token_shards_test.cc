@@ -172,7 +172,7 @@ TEST_F(TokenShardsTest, ATokenThatRotOnTheDiskIsTokenizedAgain) {
   EXPECT_EQ(text_of(*all.open(0)), whole);
 }
 
-TEST_F(TokenShardsTest, WhatCannotBeIsOneLine) {
+TEST_F(TokenShardsTest, ErrorsAreOneLine) {
   TokenShardOptions options;
   options.block_size = 4;
   try {

@@ -34,7 +34,7 @@ TEST(UnigramLoss, IsTheCrossEntropyUnderSmoothedCounts) {
 }
 
 // Padding and the first tokens of packed documents count neither in training nor in evaluation.
-TEST(UnigramLoss, LeavesOutWhatHasNoLabel) {
+TEST(UnigramLoss, LeavesOutTokensWithoutALabel) {
   class Labelled final : public Dataset {
    public:
     std::int64_t size() const override { return 1; }

@@ -68,7 +68,7 @@ TEST(Entities, CountEachOnceAndBySentence) {
   EXPECT_DOUBLE_EQ(scores.types.at("A").precision, 0.5);
 }
 
-TEST(Entities, OfNothing) {
+TEST(Entities, AreEmptyWithoutTags) {
   EXPECT_EQ(entity_scores({}, {}).overall.f1, 0);
   EXPECT_TRUE(std::isnan(entity_scores({}, {}).accuracy));
   EXPECT_THROW(entity_scores(Sentences{{"O"}}, {}), Error);

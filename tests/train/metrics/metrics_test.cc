@@ -20,7 +20,7 @@ json golden(const char* part) {
   return json::parse(read_text_file(testing::golden_path("metrics.json"))).at(part);
 }
 
-TEST(Metrics, OfClassesEqualScikitLearns) {
+TEST(Metrics, ForClassesEqualScikitLearns) {
   for (const json& row : golden("classes")) {
     const auto predictions = row["predictions"].get<std::vector<std::int64_t>>();
     const auto labels = row["labels"].get<std::vector<std::int64_t>>();
@@ -33,7 +33,7 @@ TEST(Metrics, OfClassesEqualScikitLearns) {
   }
 }
 
-TEST(Metrics, OfScoresEqualScipys) {
+TEST(Metrics, ForScoresEqualScipys) {
   for (const json& row : golden("scores")) {
     const auto predictions = row["predictions"].get<std::vector<double>>();
     const auto labels = row["labels"].get<std::vector<double>>();
@@ -42,7 +42,7 @@ TEST(Metrics, OfScoresEqualScipys) {
   }
 }
 
-TEST(Metrics, OfAnswersEqualTheOfficialScripts) {
+TEST(Metrics, ForAnswersEqualTheOfficialScripts) {
   for (const json& row : golden("answers")) {
     const auto accepted = row["accepted"].get<std::vector<std::string>>();
     const AnswerScore score = score_answer(row["prediction"].get<std::string>(), accepted);
@@ -61,7 +61,7 @@ TEST(Metrics, NormalizeAnswers) {
             "fox den hen");
 }
 
-TEST(Metrics, OfNothingAndOfOneSide) {
+TEST(Metrics, HandleMissingClasses) {
   EXPECT_TRUE(std::isnan(accuracy({}, {})));
   EXPECT_TRUE(std::isnan(f1_score({}, {})));
   EXPECT_TRUE(std::isnan(matthews_correlation({}, {})));
@@ -71,7 +71,7 @@ TEST(Metrics, OfNothingAndOfOneSide) {
   EXPECT_THROW(score_answer("x", {}), Error);
 }
 
-TEST(Metrics, OfGlueAreThoseOfTheTask) {
+TEST(Metrics, ForGlueAreThoseOfTheTask) {
   const std::vector<double> predictions = {1, 0, 1, 1, 0}, labels = {1, 0, 0, 1, 1};
   const auto of = [&](const char* name) {
     return glue_metrics(glue_task(name), predictions, labels);

@@ -109,7 +109,7 @@ TEST(Scaling, IsRelativeToTheFewestRanks) {
   EXPECT_TRUE(scaling(std::vector<Measured>{{0, 100}, {2, 300}, {4, -1}}).empty());  // not known
 }
 
-TEST(BetterDirection, OfMetrics) {
+TEST(BetterDirection, IsKnownForMetrics) {
   EXPECT_EQ(better_direction("eval_accuracy"), 1);
   EXPECT_EQ(better_direction("eval_f1"), 1);
   EXPECT_EQ(better_direction("eval_loss"), -1);

@@ -132,7 +132,7 @@ TEST(Page, ShowsAPredictionBesideTheMeasurements) {
   EXPECT_THAT(html, Not(HasSubstr("memory: ")));  // exact
 }
 
-TEST(Page, OfAWholeRun) {
+TEST(Page, ShowsAWholeRun) {
   const RunLog run = usual("bert", 1);
   const std::string html = page({&run, 1}, "shoal 1");
   expect_sound(html);
@@ -153,7 +153,7 @@ TEST(Page, OfAWholeRun) {
   EXPECT_EQ(html, page({&run, 1}, "shoal 1"));  // to the byte
 }
 
-TEST(Page, WhatIsPinnedHasATableOfItsOwn) {
+TEST(Page, PinnedMemoryHasItsOwnTable) {
   RunLog run = usual("gpu", 1);
   EXPECT_THAT(page({&run, 1}, "shoal 1"), Not(HasSubstr("Pinned on the host")));
   run.pinned_memory_peak_by_tag = {{"activations", 3 << 20}, {"data", 1 << 20}};
@@ -209,7 +209,7 @@ TEST(Page, SaysWhatIsMissingInsteadOfEmptyPlots) {
   EXPECT_THAT(html, HasSubstr("nothing logged yet"));
 }
 
-TEST(Page, OfOnePoint) {
+TEST(Page, ShowsARunOfOnePoint) {
   const RunLog run = run_of("one", "{\"loss\": 2.5, \"grad_norm\": 0, \"step\": 7}\n");
   const std::string html = page({&run, 1}, "shoal 1");
   expect_sound(html);

@@ -112,7 +112,7 @@ TEST(ParseRun, AKilledRunsLastHalfLineIsLeftOut) {
   EXPECT_FALSE(run.cut_off);
 }
 
-TEST(ParseRun, WhatIsNoRecordIsCountedAndPassedOver) {
+TEST(ParseRun, InvalidLinesAreCountedAndSkipped) {
   const RunLog run = parse_run(
       "{\"loss\": 1, \"step\": 1}\r\n\nnonsense\n[1, 2]\n{\"loss\": NaN, \"step\": 2}\n"
       "{\"loss\": \"text\", \"step\": 3}\n{\"loss\": 1, \"step\": \"four\"}\n{}\n\"\xff\"\n");
@@ -157,7 +157,7 @@ TEST(ParseRun, AContinuedRunIsShownOnce) {
   EXPECT_EQ(run.replaced, 3);
 }
 
-TEST(ReadRun, WhatIsNoRunIsRefusedInALine) {
+TEST(ReadRun, RefusesOtherDirectoriesInOneLine) {
   const TemporaryDirectory place;
   const std::string none = place / "none";
   EXPECT_THAT(error_of({none}), AllOf(StartsWith(none + " is not there"), HasSubstr("output_dir")));
@@ -205,7 +205,7 @@ TEST(ReadRun, SettingsMayBeThereOrDamaged) {
 }
 
 // If every record had its own column name, a dense table would be quadratic in the log's size.
-TEST(RunLog, ALogThatIsMadeToHurtIsReadInLinearTime) {
+TEST(RunLog, AHostileLogIsReadInLinearTime) {
   std::string names, nulls, deep;
   for (int i = 0; i < 20'000; ++i) {
     names += fmt::format("{{\"step\":{},\"loss\":1,\"k{}\":1}}\n", i, i);

@@ -33,7 +33,7 @@ RankDevice cpu(const std::string& host) {
           .description = {}};
 }
 
-TEST(Devices, OfAllRanksAreKnownToEach) {
+TEST(Devices, EachRankKnowsThoseOfAllRanks) {
   test::run_thread_ranks(3, [](const World& world, Store& store) {
     RankDevice own = gpu("a", world.rank, "GPU-" + std::to_string(world.rank));
     own.free = 1000 + world.rank;
@@ -50,7 +50,7 @@ TEST(Devices, OfAllRanksAreKnownToEach) {
   });
 }
 
-TEST(Devices, ThatAreUnreadableNameTheirRank) {
+TEST(Devices, UnreadableCardsNameTheirRank) {
   auto cards = test::hostile_cards();
   cards.insert(cards.end(), {R"(["a","b",false,0,"c","d"])", R"(["a","b",false,-1,"c","d",0])",
                              R"(["a","b",false,70000,"c","d",0])", R"(["a","b",0,0,"c","d",0])",
@@ -77,7 +77,7 @@ TEST(Devices, ARankWithoutAGpuBesideOthersIsNamedByAll) {
                                  HasSubstr("--use_cpu true"))));
 }
 
-TEST(Devices, OfOneKindAreTaken) {
+TEST(Devices, OneKindIsAccepted) {
   EXPECT_NO_THROW(check_devices(std::vector{cpu("a"), cpu("b")}));
   EXPECT_NO_THROW(check_devices(std::vector{gpu("a", 0, "x")}));
 }

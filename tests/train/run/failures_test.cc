@@ -46,12 +46,12 @@ Error full(int rank) {
           "make room, or write to another directory"};
 }
 
-TEST(Failures, OfEverybodyAreSaidOnce) {
+TEST(Failures, OnAllRanksAreReportedOnce) {
   const Error wrong(ErrorCode::invalid_argument, "4 heads", "use 2");
   EXPECT_THAT(said({wrong, wrong, wrong}, kWrongOptions), ElementsAre("4 heads; use 2"));
 }
 
-TEST(Failures, ThatOneRemedyHelpsAreSaidByTheLowest) {
+TEST(Failures, WithOneRemedyAreReportedByTheLowestRank) {
   const std::string text =
       ": No space left on device [rank 1]; make room, or write to another "
       "directory";
@@ -61,7 +61,7 @@ TEST(Failures, ThatOneRemedyHelpsAreSaidByTheLowest) {
 }
 
 // An error that ends a run after its first step is not caused by an option.
-TEST(Failures, AfterTrainingBeganAreNoWrongOptions) {
+TEST(Failures, AfterTrainingBeganAreNotWrongOptions) {
   for (const ErrorCode code :
        {ErrorCode::unavailable, ErrorCode::not_found, ErrorCode::invalid_argument})
     for (const bool began : {false, true})
@@ -69,7 +69,7 @@ TEST(Failures, AfterTrainingBeganAreNoWrongOptions) {
                   ElementsAre("lost"));
 }
 
-TEST(Failures, OfDifferentCausesAreAllSaid) {
+TEST(Failures, WithDifferentCausesAreAllReported) {
   const Error noticed(ErrorCode::aborted, "rank 2 aborted");
   const Error memory(ErrorCode::out_of_memory, "out of memory");
   EXPECT_THAT(said({noticed, full(1), memory}, kFailed),
@@ -81,7 +81,7 @@ TEST(Failures, OfDifferentCausesAreAllSaid) {
 }
 
 // Rank 0 of two ranks reads unreadable cards of rank 1, in tell_failures and exchange_answers.
-TEST(Failures, ThatAreUnreadableNameTheirRank) {
+TEST(Failures, UnreadableCardsNameTheirRank) {
   auto cards = test::hostile_cards();
   cards.insert(cards.end(), {R"([1,false,"a"])", R"([3,false,"a","b"])", R"([-1,false,"a","b"])",
                              R"([1,0,"a","b"])", R"([1,false,7,"b"])", R"([1,false,"a",null])",
@@ -98,7 +98,7 @@ TEST(Failures, ThatAreUnreadableNameTheirRank) {
   }
 }
 
-TEST(Answers, OfTheFirstRankOfEachHostReachTheOthers) {
+TEST(Answers, FromTheFirstRankOfEachHostReachTheOthers) {
   test::run_thread_ranks(3, [](World world, Store& store) {
     world.nodes = 2;
     world.node = world.rank / 2;
@@ -114,7 +114,7 @@ TEST(Answers, OfTheFirstRankOfEachHostReachTheOthers) {
   });
 }
 
-TEST(Answers, ThatAreFailuresAreThrownByAll) {
+TEST(Answers, AllRanksThrowAFailedAnswer) {
   const auto errors = test::thread_rank_errors(2, [](const World& world, Store& store) {
     (void)exchange_answers(world, store, "x", world.rank == 0 ? as_text(full(7)) : "",
                            Deadline::in_seconds(20));
@@ -122,7 +122,7 @@ TEST(Answers, ThatAreFailuresAreThrownByAll) {
   for (const std::string& error : errors) EXPECT_EQ(error, full(7).what());
 }
 
-TEST(Answers, ThatAreUnreadableNameTheirRank) {
+TEST(Answers, UnreadableAnswersNameTheirRank) {
   auto cards = test::hostile_cards();
   std::erase(cards, "");  // this rank wrote none
   cards.insert(cards.end(),
@@ -141,7 +141,7 @@ TEST(Answers, ThatAreUnreadableNameTheirRank) {
 }
 
 // Rank 2 is gone. The survivors do not wait for its card, and one of them reports at once.
-TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
+TEST(Failures, SurvivorsReportWithoutTheLostRank) {
   lines.clear();
   const Error died(ErrorCode::peer_lost, "rank 2 died");
   const auto began = Clock::now();
@@ -156,7 +156,7 @@ TEST(Failures, OfSurvivorsAreSaidWithoutTheRankThatIsGone) {
 }
 
 // Rank 1 was stopped while rank 0 aborted the job and ended. Rank 1's own log has the reason.
-TEST(Failures, ARankThatWasAbortedSpeaksIfRank0IsGone) {
+TEST(Failures, AnAbortedRankReportsIfRank0IsGone) {
   lines.clear();
   const Error aborted(ErrorCode::aborted, "rank 0: all_reduce did not finish within 5.0 s");
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
@@ -169,7 +169,7 @@ TEST(Failures, ARankThatWasAbortedSpeaksIfRank0IsGone) {
 }
 
 // The lost rank wrote its card before it ended.
-TEST(Failures, OfARankThatIsGoneAreRead) {
+TEST(Failures, TheCardOfALostRankIsRead) {
   lines.clear();
   const Error cause(ErrorCode::io, "no disk");
   const Error noticed(ErrorCode::peer_lost, "rank 0 died");

@@ -339,7 +339,7 @@ TEST(Arguments, FlatOptionsMakeAPlan) {
 }
 
 // An option that is given wins, even if it equals the default.
-TEST(Arguments, WhatIsGivenHoldsAgainstMpParameters) {
+TEST(Arguments, GivenOptionsWinOverMpParameters) {
   const nlohmann::json parameters = {{"sharded_data_parallel_degree", 2},
                                      {"sdp_gradient_clipping", 0.5},
                                      {"random_seed", 7},

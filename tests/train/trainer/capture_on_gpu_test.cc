@@ -192,7 +192,7 @@ void expect_same(const Ran& captured, const Ran& direct, const TemporaryDirector
     EXPECT_EQ(bytes_of(output / ("on/" + file)), bytes_of(entry.path())) << file;
     ++tensors;
   }
-  EXPECT_GE(tensors, 2) << "the model and the optimizer's state, or a part of both of each rank";
+  EXPECT_GE(tensors, 2) << "the model and the optimizer's state, whole or in each rank's parts";
   EXPECT_THAT(direct.watcher.messages, Not(HasSubstr("step capture")));
 }
 
@@ -345,7 +345,8 @@ class MeshCaptureOnGpu : public ::testing::TestWithParam<Mesh> {
     SHOAL_NEEDS_GPU();
     if (over_nccl() && (GetParam().has_stages() || GetParam().ranks > 2))
       GTEST_SKIP() << "pipelines do not run over NCCL, and its shim has two GPUs";
-    if (GetParam().full && testing::has_little_time()) GTEST_SKIP() << "by --full";
+    if (GetParam().full && testing::has_little_time())
+      GTEST_SKIP() << "only ./dev test --full runs it";
   }
 };
 
@@ -370,7 +371,7 @@ TEST_P(MeshCaptureOnGpu, HasTheBitsOfStepsCallByCall) {
   int left_out = 0;
   for (const auto& log : captured.watcher.logs)
     left_out += !std::isfinite(log["grad_norm"].get<double>());
-  EXPECT_EQ(left_out > 3, mesh.precision == "f16") << "some of those that were replayed";
+  EXPECT_EQ(left_out > 3, mesh.precision == "f16") << "some replayed steps overflow";
 }
 
 // The step's first layer gathers the text offsets of all ranks' rows. Each replay must gather them
@@ -385,7 +386,7 @@ TEST(CaptureOnGpu, PackedRowsOfBatchesInParts) {
 
 TEST_P(MeshCaptureOnGpu, SteadyStepsAskTheDriverForNothing) {
   const Mesh& mesh = GetParam();
-  if (mesh.precision != "f32") GTEST_SKIP() << "the same calls";
+  if (mesh.precision != "f32") GTEST_SKIP() << "f32 covers the same calls";
   const TemporaryDirectory output;
   TrainingArguments a = arguments_of(output / "on", StepCaptureMode::on);
   mesh.give(a);
@@ -439,7 +440,7 @@ TEST(MeshCaptureBetween, OtherWorkAndOtherShapesChangeNothing) {
 }
 
 // All ranks fall back together, with one line that says why.
-TEST(MeshCaptureBetween, WhatCannotBeCapturedRunsCallByCall) {
+TEST(MeshCaptureBetween, StepsThatCannotBeCapturedRunCallByCall) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const auto [captured, direct] = both(output, [&](TrainingArguments& a) {
@@ -491,7 +492,7 @@ TEST(MeshCaptureBetween, HeadsWhoseTargetsTheHostReadsAreNotCaptured) {
 
 // Over native, offload copies would still be in flight where graphs end, and CUDA refuses to end a
 // capture with unjoined work. NCCL's single graph holds the copies.
-TEST(MeshCaptureBetween, WhatIsOffloadedRunsCallByCallOverNative) {
+TEST(MeshCaptureBetween, OffloadingRunsCallByCallOverNative) {
   for (const nlohmann::json& parameters : {nlohmann::json(), kParts}) {
     SCOPED_TRACE(parameters.dump());
     const TemporaryDirectory output;
@@ -535,7 +536,7 @@ class Failing final : public TrainerCallback {
 TEST(MeshCaptureBetween, ARankThatFailsEndsTheOthersByName) {
   SHOAL_NEEDS_GPU();
   for (const nlohmann::json& parameters : {sharded(3), kParts, kStages}) {
-    if (over_nccl()) GTEST_SKIP() << "train_step_results_test loses ranks there";
+    if (over_nccl()) GTEST_SKIP() << "train_step_results_test covers lost ranks over NCCL";
     SCOPED_TRACE(parameters.dump());
     const TemporaryDirectory output;
     TrainingArguments a = arguments_of(output / "on", StepCaptureMode::on);

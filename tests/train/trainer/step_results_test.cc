@@ -64,7 +64,7 @@ TEST(StepResults, AreAtMostFourAheadOfTheRanks) {
   }
   EXPECT_THAT(waited, ElementsAre(0, 1, 2));
   EXPECT_EQ(late.last().outcome.gradient_norm, 6);
-  EXPECT_THAT(waited, ElementsAre(0, 1, 2, 3, 4, 5, 6)) << "each once, in their order";
+  EXPECT_THAT(waited, ElementsAre(0, 1, 2, 3, 4, 5, 6)) << "each once, in order";
   EXPECT_EQ(late.collect().size(), 6U);
   late.note({}, norm);
   late.wait_for_ranks();
@@ -120,10 +120,10 @@ TEST(StepResultsOverNccl, ALostRankEndsTheFifthStepByItsDeadline) {
                                    late.note({}, rank.norm, rank.queue_sum());
                                }),
               AllOf(HasSubstr("all_reduce"), HasSubstr("did not finish within 2.0 s")));
-  EXPECT_EQ(noted, 2 + 4) << "two sums that came, and four steps ahead";
+  EXPECT_EQ(noted, 2 + 4) << "two finished sums and four steps in flight";
 }
 
-TEST(StepResultsOverNccl, WhoReadsAStepWaitsNoLonger) {
+TEST(StepResultsOverNccl, ReadingAStepWaitsNoLongerThanTheDeadline) {
   EXPECT_THAT(with_a_lost_rank(1,
                                [](Rank& rank) {
                                  StepResults late(rank.room.kernels->stream(), *rank.communicator);
@@ -136,7 +136,7 @@ TEST(StepResultsOverNccl, WhoReadsAStepWaitsNoLonger) {
 }
 
 // Sharded parameters do this: their values are gathered when the norm is known.
-TEST(StepResultsOverNccl, WhatIsQueuedBehindTheLastSumIsWaitedForToo) {
+TEST(StepResultsOverNccl, WorkAfterTheLastSumIsWaitedForToo) {
   EXPECT_THAT(with_a_lost_rank(1,
                                [](Rank& rank) {
                                  StepResults late(rank.room.kernels->stream(), *rank.communicator);

@@ -107,7 +107,7 @@ TEST(TrainerF16, ResumesToTheBitAmidOverflows) {
 }
 
 // The run resumes in the middle of a growth window.
-TEST(TrainerF16, AMeshGoesOnWithItsScale) {
+TEST(TrainerF16, AMeshResumesWithItsScale) {
   const TemporaryDirectory output;
   auto arguments = f16_arguments(output / "whole");
   arguments.per_device_train_batch_size = 8;

@@ -101,7 +101,7 @@ TEST_P(FindsBatchSize, AndTrainsAsIfItHadBeenGiven) {
 }
 
 // While a checkpoint is being written, its copy exists beside the next step.
-TEST(FindBatchSize, LeavesRoomForCheckpoints) {
+TEST(FindBatchSize, LeavesMemoryForCheckpoints) {
   const TemporaryDirectory output;
   const std::int64_t enough = peak_of(kFits, {});
   const Found without = find(arguments_of(output / "none", 8), limited({}, enough));

@@ -180,7 +180,7 @@ TEST(TrainerMesh, ARankThatFailsEndsTheOthers) {
 
 // Units are timed on the run's own samples. The times decide the partition, which is printed and
 // saved. A resumed run keeps its partition, whatever the times would be now.
-TEST(TrainerMesh, IsCutByWhatUnitsTakeAndGoesOnWithTheSameCut) {
+TEST(TrainerMesh, IsPartitionedByMeasuredTimesAndKeepsItsPartition) {
   const TemporaryDirectory output;
   RunOptions options;
   options.header = true;

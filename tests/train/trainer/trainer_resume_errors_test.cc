@@ -70,7 +70,7 @@ TEST_F(ResumeErrors, AnErrorIsNotTakenForNoCheckpointOrADamagedOne) {
       EXPECT_THAT(said, AllOf(HasSubstr(path), HasSubstr(std::strerror(error))));
       expect_nothing_was_touched();
     }
-  EXPECT_EQ(run(arguments).main.losses.size(), 2U) << "the disk is well again";
+  EXPECT_EQ(run(arguments).main.losses.size(), 2U) << "the disk works again";
 }
 
 TEST_F(ResumeErrors, ALoopOfLinksIsNoAbsentCheckpoint) {
@@ -109,7 +109,7 @@ TEST_F(ResumeErrors, ADanglingLinkOrAFileIsADamagedCheckpoint) {
   EXPECT_EQ(bytes_of(volume / "checkpoint-4/model.safetensors"), model);
 }
 
-TEST_F(ResumeErrors, WhereNoCheckpointIsWholeEachIsNamedWithItsReason) {
+TEST_F(ResumeErrors, EachDamagedCheckpointIsNamedIfNoneIsWhole) {
   fs::remove(output / "checkpoint-4/COMPLETE");
   fs::resize_file(output / "checkpoint-2/model.safetensors", 100);
   for (const int ranks : {1, 2})
@@ -130,7 +130,7 @@ TEST_F(ResumeErrors, WhereNoCheckpointIsWholeEachIsNamedWithItsReason) {
 }
 
 // Each rank reaches the same files by a path of its own, and one path fails.
-TEST_F(ResumeErrors, OfOneRankEndEveryRankWithTheReason) {
+TEST_F(ResumeErrors, OnOneRankEndEveryRankWithTheReason) {
   const TemporaryDirectory links;
   RunOptions options{.ranks = 2};
   options.arguments_of = [&](int rank) {
@@ -149,7 +149,7 @@ TEST_F(ResumeErrors, OfOneRankEndEveryRankWithTheReason) {
     }
 }
 
-TEST_F(ResumeErrors, OfCleaningUpDoNotEndTheRun) {
+TEST_F(ResumeErrors, InCleaningUpDoNotEndTheRun) {
   fs::create_directory(output / "tmp-checkpoint-4.0");
   for (const char* name : {"", "/file"}) {
     std::ofstream(output / "tmp-checkpoint-4.0/file") << "of a killed writer";
@@ -165,7 +165,7 @@ TEST_F(ResumeErrors, OfCleaningUpDoNotEndTheRun) {
 
 // If a checkpoint cannot be removed, rotation continues. A checkpoint that must be
 // overwritten ends the run.
-TEST_F(ResumeErrors, OfOverwritingEndTheRunAndOfRotationDoNot) {
+TEST_F(ResumeErrors, InOverwritingEndTheRunButInRotationDoNot) {
   arguments.save_total_limit = 1;
   {
     const FailingPath broken(output / "checkpoint-2/COMPLETE", EIO);

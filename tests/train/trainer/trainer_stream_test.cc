@@ -165,7 +165,7 @@ TEST(TrainerStream, EpochsAreCounted) {
               HasSubstr("steps: 21 on a stream of 5 shards, shuffled through a buffer of 9"));
 }
 
-TEST(TrainerStream, WhatCannotBeIsOneLine) {
+TEST(TrainerStream, ErrorsAreOneLine) {
   const TemporaryDirectory output;
   auto a = arguments_for(output / "run", 1);
   a.max_steps = -1;
@@ -190,7 +190,7 @@ TEST(TrainerStream, WhatCannotBeIsOneLine) {
 
 // The checkpoint's own number of steps once bounded the position, and drawing up to it took
 // practically for ever.
-TEST(TrainerStream, RefusesAPlaceThatNoRunReached) {
+TEST(TrainerStream, RefusesAPositionThatNoRunReached) {
   const TemporaryDirectory output;
   auto a = arguments_for(output / "run", 1);
   a.max_steps = 4;

@@ -376,7 +376,7 @@ TEST(TrainerTask, KeepsTheBestByAComputedMetric) {
 }
 
 // As in transformers, saves after an evaluation that is the best yet, and not at the end.
-TEST(TrainerTask, SavesOnlyWhatIsTheBestYet) {
+TEST(TrainerTask, SavesOnlyTheBestCheckpoints) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
   arguments.max_steps = 8;
@@ -407,7 +407,7 @@ TEST(TrainerTask, SavesOnlyWhatIsTheBestYet) {
 }
 
 // Patience counts evaluations, and the count survives a checkpoint.
-TEST(TrainerTask, StopsWhereNothingGetsBetter) {
+TEST(TrainerTask, StopsWhenNoEvaluationImproves) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
   arguments.max_steps = 20;
@@ -532,7 +532,7 @@ TEST(TrainerTask, RefusesLabelsThatTheHeadLacks) {
 }
 
 // A decoder needs no mask if padding only follows the texts, unless some padding counts.
-TEST(NeededMask, IsNoneWhereOnlyWhatFollowsIsHidden) {
+TEST(NeededMask, IsEmptyIfOnlyTrailingPaddingIsHidden) {
   const auto memory = make_host_memory();
   const auto needed = [&](const std::vector<std::uint8_t>& values, std::int64_t counted) {
     Tensor mask = Tensor::empty({2, 4}, DType::u8, *memory, MemoryTag::data);

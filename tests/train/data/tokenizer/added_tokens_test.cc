@@ -163,7 +163,7 @@ TEST(StatedIds, AreNotGivenTwice) {
 }
 
 // A unigram model has a score for each id, so its ids have no gap.
-TEST(StatedIds, OfAUnigramModelFollowIt) {
+TEST(StatedIds, FollowTheVocabularyOfAUnigramModel) {
   const TemporaryDirectory folder;
   std::filesystem::copy(golden_file("sentence_piece/albert/spiece.model"), folder.path());
   write_files({{"added_tokens.json", {{"<x>", 450}}}}, folder.path());
@@ -184,7 +184,7 @@ TEST(AddedTokensOfTokenizerJson, AreCompletedByTheFilesBesideIt) {
   EXPECT_EQ(more->token_to_id("<y>"), next + 2);
 }
 
-TEST(NullFields, OfADirectoryThatTransformersSavedForALlama) {
+TEST(NullFields, AreAbsentInALlamaDirectoryOfTransformers) {
   Files files = golden().at("saved").at("files").get<Files>();
   files["tokenizer.json"] = read_text_file(golden_file("sentence_piece/llama.json"));
   const auto tokenizer = open_files(files);
@@ -250,7 +250,7 @@ json flags(const char* content) {
           {"normalized", true}, {"special", true}, {"single_word", true}};
 }
 
-TEST(NullFields, OfFilesBesideAVocabularyAreAbsent) {
+TEST(NullFields, AreAbsentInFilesBesideAVocabulary) {
   const json config = {{"add_prefix_space", true},
                        {"do_lower_case", false},
                        {"tokenize_chinese_chars", false},
@@ -295,7 +295,7 @@ TEST(NullFields, OfFilesBesideAVocabularyAreAbsent) {
   }
 }
 
-TEST(NullFields, OfTokenizerJsonAreAbsent) {
+TEST(NullFields, AreAbsentInATokenizerJson) {
   for (const char* name : {"llama.json", "word_piece.json", "sentence_piece/t5.json"}) {
     SCOPED_TRACE(name);
     json file = json::parse(read_text_file(golden_file(name)));

@@ -268,7 +268,7 @@ TEST(TextStream, GivesTheTextOfTokensAsTheyCome) {
   EXPECT_EQ(stream.finish(), "\uFFFD");
 }
 
-TEST(Tokenizer, DecodesPartsOfCharactersAndSkipsIdsNobodyHas) {
+TEST(Tokenizer, DecodesPartsOfCharactersAndSkipsUnknownIds) {
   const auto tokenizer = load_tokenizer(testing::golden_path("tokenizer/plain.json"));
   const auto ids = tokenizer->encode("\xE4\xBD\xA0").ids;
   ASSERT_EQ(ids.size(), 3u);

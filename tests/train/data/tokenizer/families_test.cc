@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyCharacters,
                          ::testing::Values("command_r", "falcon", "whitespace", "bert_cut"),
                          [](const auto& family) { return std::string(family.param); });
 
-TEST(Families, OfGpt2sShapeKeepItsFastCode) {
+TEST(Families, FamiliesOfGpt2sFormKeepItsFastCode) {
   for (const auto& [name, is_fast] : std::initializer_list<std::pair<const char*, bool>>{
            {"llama_3", true}, {"bloom", true}, {"smollm", false}, {"qwen_2", false}}) {
     const auto tokenizer = tokenizer_of(file_of(name));
@@ -134,7 +134,7 @@ TEST(Families, OfGpt2sShapeKeepItsFastCode) {
 }
 
 // The error names an unsupported part wherever it occurs.
-TEST(Families, PartsThatThereAreNotAreNamed) {
+TEST(Families, UnsupportedPartsAreNamed) {
   const auto refused = [](const char* family, const char* pointer, const json& value,
                           const std::string& text) {
     json file = file_of(family);

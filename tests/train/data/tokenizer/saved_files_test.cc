@@ -38,7 +38,7 @@ std::string golden(const std::string& name) {
   return read_text_file(testing::golden_path("tokenizer/" + name));
 }
 
-TEST(SavedFiles, OfADirectoryAreAsTheyWere) {
+TEST(SavedFiles, AreUnchangedInADirectory) {
   const Files sides = {
       {"tokenizer_config.json", "{ \"model_max_length\" : 77, \"a_field_of_tomorrow\": [1, null]}"},
       {"special_tokens_map.json", "{}"},

@@ -110,7 +110,7 @@ TEST(SentencePieceLibrary, NormalizesByNmtNfkcAsHuggingFace) {
   ASSERT_TRUE(map.has_value());
   const json golden = testing::read_tokenizer_golden("sentence_piece/nmt_nfkc.cases.json");
   if (to_hex(sha256(*map)) != golden["sha256"].get<std::string>())
-    GTEST_SKIP() << "this library's nmt_nfkc is not the one that the golden cases were made with";
+    GTEST_SKIP() << "this library's nmt_nfkc differs from the golden cases'";
   const json metaspace = {{"type", "Metaspace"}, {"replacement", "\u2581"}};
   file["model"] = golden["model"];
   file["added_tokens"] = json::array();

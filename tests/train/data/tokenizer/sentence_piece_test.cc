@@ -146,7 +146,7 @@ TEST(SpieceModel, NeedsNoOtherFileWhereItIsAlberts) {
   }
 }
 
-TEST(SpieceModel, OfLlamaNeedsNoOtherFile) {
+TEST(SpieceModel, LlamasModelNeedsNoOtherFile) {
   const testing::TemporaryDirectory folder;
   write_file_atomically(folder / "tokenizer.model",
                         read_text_file(path_of("llama/tokenizer.model")));

@@ -163,7 +163,7 @@ TEST_F(SquadTest, AnswersEqualUtilsQas) {
 }
 
 // The order is that of numpy's argsort, read from its end.
-TEST_F(SquadTest, OfEqualLogitsTheLaterPositionsAreTaken) {
+TEST_F(SquadTest, EqualLogitsPreferTheLaterPosition) {
   const json& run = golden().at("squad").at("runs")[0];
   const SquadDataset data(small(), *tokenizer(run["tokenizer"]),
                           {.max_seq_length = run["max_length"], .doc_stride = run["stride"]});
