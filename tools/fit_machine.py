@@ -25,8 +25,8 @@ FIELDS = [("products", "efficiency"), ("products", "half_depth"), ("products", "
 
 
 def is_fitted(row):
-    """Whether a row belongs to the quarter that is fitted: FNV-1a of its text without the measured time, modulo 4.
-    tests/apps/shoal_plan_test.cc judges the other rows."""
+    """True if a row belongs to the quarter that is fitted: FNV-1a of its text without the measured time, modulo 4.
+    tests/apps/shoal_plan_test.cc uses the other rows."""
     value = 0xCBF29CE484222325
     for byte in ",".join(row[:-1]).encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
@@ -77,7 +77,7 @@ def values_of(machine):
 
 
 def block_factors(points, lengths):
-    """The factor of each kind of block among the fitted points: the median by which the time of blocks is off."""
+    """The factor of each kind of block among the fitted points: the median error of the blocks' time."""
     kinds = {}
     for point, length in zip(points, lengths):
         others = point["predicted_ms"] - point["block_ms"]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes train/data/tokenizer/unicode_classes.inc, bert_classes.inc, grapheme_classes.inc and lower_case.inc: the
-character classes and lower-case letters that Hugging Face's tokenizers uses (its parts bring Unicode tables of different
-years, so asking them is the only way to agree with them on all characters).
+character classes and lower-case letters of Hugging Face's tokenizers. Its parts contain Unicode tables of different
+years, so only queries to it give the same result for all characters.
 
-Needs the Python package `tokenizers`; run it when that moves to a newer Unicode.
+Needs the Python package `tokenizers`. Run it when that package moves to a newer Unicode.
 """
 import argparse
 import pathlib
@@ -29,7 +29,7 @@ def matching(pattern):
 
 
 def word_characters():
-    """Code points that are \\w where added tokens with single_word look: the other engine."""
+    """Code points that are \w for added tokens with single_word, which use the other regex engine."""
     whitespace = pre_tokenizers.Whitespace()  # \w+|[^\w\s]+
     return {c for c in code_points() if len(whitespace.pre_tokenize_str(f"a{chr(c)}a")) == 1}
 
@@ -57,7 +57,7 @@ def bert_classes():
 
 
 def lower_case_runs():
-    """[first, last, step, distance]: `step` apart from first to last, each becomes itself + distance."""
+    """[first, last, step, distance]: every `step`-th code point from first to last becomes itself + distance."""
     lower, runs = bert_normalizer(lowercase=True), []
     for c in code_points():
         to = lower.normalize_str(chr(c))
@@ -88,7 +88,7 @@ def grapheme_probe():
 
 
 def grapheme_classes():
-    """Bits as in graphemes.h, found by what a cluster of six bytes or more is told apart by."""
+    """Bits as in graphemes.h, found by properties that distinguish clusters of six bytes or more."""
     letters, ka, virama, acute, classes = grapheme_probe(), "\u0915", "\u094d", "\u0301", [0] * 0x110000
     strip = normalizers.StripAccents()
     for c in code_points():

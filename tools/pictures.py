@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/pictures/*.svg from files of the tree: tables of pages, and docs/pictures/schedules.txt, which a test
-compares with the simulator. --check draws nothing and fails where a picture differs from what would be drawn."""
+compares with the simulator. --check draws nothing, and fails if a picture differs from the one it would draw.
+"""
 import html
 import math
 import pathlib
@@ -58,7 +59,7 @@ class Svg:
 
 
 def table(path, heading, columns):
-    """Rows of the first table under `heading` of a page whose head has all of `columns`."""
+    """Rows of the first table under `heading` of a page whose header has all of `columns`."""
     text = path.read_text()
     text = text[text.index(heading):]
     rows, head = [], None
@@ -74,7 +75,7 @@ def table(path, heading, columns):
 
 
 def layers():
-    """What a program consists of, and how the processes of a job meet."""
+    """The parts of a program, and how the processes of a job connect."""
     text = (ROOT / "docs/internals/architecture.md").read_text()
     said = dict(re.findall(r"^(\w+) +-> .*? {2,}(.*)$", text, re.MULTILINE))
     svg = Svg(900, 372, "The libraries of Shoal, and the processes of a job")
@@ -166,7 +167,7 @@ def mesh():
 
 
 def memory():
-    """Bytes a parameter takes on a rank between two steps, by the formulas of the page on layouts."""
+    """Bytes for each parameter on a rank between two steps, by the formulas of the page on layouts."""
     rows = table(ROOT / "docs/internals/layouts.md", "## What a rank holds",
                  ("bytes between two steps", "level 0", "3"))
     degree = 8
@@ -197,7 +198,7 @@ def memory():
 
 
 def timeline():
-    """A step of data-parallel ranks: what is sent while backward runs."""
+    """A step of data-parallel ranks, with the communication that overlaps backward."""
     svg = Svg(900, 216, "A data-parallel step: buckets travel while backward runs")
     svg.text(24, 28, "One step of a data-parallel rank (drawn, not measured)", 14, bold=True)
     left, scale, blocks = 150, 33.0, 4
@@ -239,7 +240,7 @@ def axis(svg, x0, y0, x1, y1, labels, ticks, scale_y):
 
 
 def all_reduce():
-    """The measured all_reduce on one host, beside MPI and gloo."""
+    """The measured all_reduce on one host, compared with MPI and gloo."""
     rows = table(LOG, "**all_reduce, 2 ranks**", ("bytes", "symmetric", "any", "Open MPI", "MPICH", "gloo"))
     svg = Svg(900, 400, "all_reduce on one host beside MPI and gloo")
     svg.text(24, 28, "all_reduce of 2 ranks on one host, microseconds of a call (both axes logarithmic)", 14, bold=True)
@@ -265,7 +266,7 @@ def all_reduce():
 
 
 def gpu():
-    """GPT-2 on one H200 beside PyTorch."""
+    """GPT-2 on one H200, compared with PyTorch."""
     rows = table(LOG, "## GPU training: GPT-2 on one H200", ("model", "Shoal, tokens/s", "PyTorch", "ratio"))
     svg = Svg(900, 60 + 56 * len(rows), "GPT-2 on one H200 beside PyTorch")
     svg.text(24, 28, "GPT-2 training on one H200, tokens/s relative to PyTorch 2.11 with torch.compile", 14, bold=True)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/reference/python.md from the signatures and docstrings of the Python package, which it reads without
-importing anything. --check writes nothing and fails where the page differs."""
+importing anything. --check writes nothing, and fails if the page differs.
+"""
 import ast
 import pathlib
 import re
@@ -28,7 +29,7 @@ def public_names(tree):
 
 
 def definition(module, name):
-    """The function or class that `name` of the module is; None for modules and values."""
+    """The function or class with this `name` in the module; None for modules and values."""
     tree = parsed(module)
     if tree is None:
         return None

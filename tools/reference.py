@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the API reference of the public headers: build/docs/html. A warning of Doxygen fails it, and so
-does a type or a function without a comment.
+"""Creates the API reference of the public headers: build/docs/html. A warning from Doxygen is an error, and so is a
+type or a function without a comment.
 
-The headers' comments are plain // comments. Copies of the headers, in which those are Doxygen's /// comments,
-go to build/docs/include, line by line. Indented lines of a comment become a block of code or a table."""
+The headers' comments are plain // comments. Copies of the headers with Doxygen's /// comments are written to
+build/docs/include, line by line. Indented lines of a comment become a block of code or a table.
+"""
 import argparse
 import pathlib
 import re
@@ -46,14 +47,14 @@ def public_headers():
 
 
 def escaped(text):
-    """Doxygen reads no command, tag or link into the text; `code` stays as it is."""
+    """Escapes commands, tags and links that Doxygen would find in the text; `code` stays unchanged."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"[\\@<>#%&]", r"\\\g<0>", part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def block(texts):
-    """The lines of one comment as lines of a Doxygen comment, as many."""
+    """The lines of a comment as the same number of lines of a Doxygen comment."""
     lines, listed, shown = [], False, ""
     for number, text in enumerate(texts):
         indented = text.startswith("  ")
@@ -110,8 +111,8 @@ def documented(source):
 
 
 def left_out(warning):
-    """Whether a declaration needs no comment of its own: a member's name says enough, the comment of a paragraph is
-    for all of its functions, and the first type of a header is the header's subject."""
+    """True if a declaration needs no comment: a member's name is enough, the comment of a paragraph applies to all
+    of its functions, and the first type of a header is the header's subject."""
     found = re.match(r"(.*):(\d+): warning: (Compound|Member) (.*) is not documented", warning)
     if not found:
         return False

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""reference_pages.py APPS [--check]: writes docs/reference/options.md, commands.md and environment.md from what the
-programs in the directory APPS print of themselves. --check writes nothing and fails where a page differs."""
+"""reference_pages.py APPS [--check]: writes docs/reference/options.md, commands.md and environment.md from the
+output of the programs in the directory APPS. --check writes nothing, and fails if a page differs.
+"""
 import json
 import os
 import pathlib
@@ -24,12 +25,12 @@ def said(*command, may_fail=False):
 
 
 def all_help(*command):
-    """Every option: --help-all where a program has it."""
+    """Every option: --help-all if a program has it."""
     return said(*command, "--help-all", may_fail=True) or said(*command, "--help")
 
 
 def cell(text):
-    """Text of a table's cell: what Markdown would read in it stays as it is."""
+    """The text of a table's cell, with Markdown's special characters escaped."""
     parts = " ".join(text.split()).split("`")
     parts[::2] = [re.sub(r"([|<>*\[\]])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
@@ -61,7 +62,7 @@ def options(shoal):
 
 
 def commands(apps):
-    """The help of every program and subcommand, as it prints it."""
+    """The printed help of every program and subcommand."""
     page = ["# Programs and their commands", MADE, "`shoal train` has [a page of its own](options.md).", ""]
 
     def add(title, *command):

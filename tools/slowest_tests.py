@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""slowest_tests.py JUNIT.xml [N]: the N tests that took longest, of ctest's --output-junit, in seconds.
-`./dev test --slowest` calls it."""
+"""slowest_tests.py JUNIT.xml [N]: the N slowest tests of ctest's --output-junit, in seconds. `./dev test --slowest`
+calls it.
+"""
 import sys
 import xml.etree.ElementTree
 

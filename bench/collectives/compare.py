@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Shoal's collectives beside Open MPI, MPICH and gloo, turn by turn in one call.
+"""Compares Shoal's collectives with Open MPI, MPICH and gloo, by turns in one call.
 
     bench/collectives/compare.py --ranks 2 --operation all_reduce --sizes 8,64k,1M,16M
     sudo bench/collectives/compare.py --cluster hosts=4,ranks=2,rails=1,rate=1gbit --sizes 4M,64M
 
-Each round runs every contestant once over all sizes (so all meet the same noise); the figure of a size
+Each round runs every contestant once over all sizes (so all are exposed to the same noise). The figure for a size
 is the median over the rounds of the mean time of a call. Shoal runs on symmetric memory and on user
 buffers. On the emulated cluster (bench/cluster/emulate) the bound is the least time in which the bytes
 that must leave a host can do so at the measured goodput of one TCP stream a rail.

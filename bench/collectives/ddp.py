@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""A data-parallel step: Shoal's Reducer beside PyTorch's DistributedDataParallel over gloo, turn by turn.
+"""Compares a data-parallel step of Shoal's Reducer with PyTorch's DistributedDataParallel over gloo, by turns.
 
     sudo bench/collectives/ddp.py --python PYTHON --cluster hosts=4,ranks=2,rails=1,rate=1gbit
 
 Both sides reduce the gradients of the same model (gpt2: 124M, albert: 11.7M, sizes from
-shoal_bench_ddp_step --describe) in buckets of the same bytes over the same wires; every layer sleeps
-equally long forward and backward in place of computing, since the ranks of an emulated cluster share this
+shoal_bench_ddp_step --describe) in buckets of the same bytes over the same network. Every layer sleeps
+equally long in forward and backward instead of computing, since the ranks of an emulated cluster share this
 machine's cores. Each round runs each contestant once; the figure is the median of all rounds' steps.
 
---compute gives the sleep of a step, forward and backward together, as shares of the least time in which the
-gradients can cross the wires (on a host: as seconds); a third of it is the forward. exposed is the step
-without its sleeps, hidden_share what of the communication is not exposed: of that least time, or of the
-contestant's own step at --compute 0 if that was measured and is longer. least_seconds is a step whose sleeps and
-wires alone take time, with gloo's ring over all ranks for PyTorch; bound_of_ratio divides PyTorch's by ours: more
-no contestant can be ahead, unless the other falls short. PYTHON is a virtual environment's with torch; without
-it Shoal runs alone.
+--compute gives the sleep of a step, forward and backward together, as shares of the least time in which the gradients
+can cross the network (on a host: as seconds); a third of it is the forward. exposed is the step without its sleeps,
+hidden_share the share of the communication that is not exposed: of that least time, or of the contestant's own step
+at --compute 0 if that was measured and is longer. least_seconds is a step in which only the sleeps and the network
+take time, with gloo's ring over all ranks for PyTorch. bound_of_ratio divides PyTorch's by Shoal's: no contestant can
+lead by more, unless the other misses its own bound. PYTHON is a virtual environment's with torch; without it only
+Shoal runs.
 """
 
 import argparse
@@ -55,9 +55,9 @@ def contestants(arguments, runner, model, described, forward, backward):
 
 
 def least_step(layers, forward, backward, bytes_per_second, early=False):
-    """seconds of a step of `layers`, bytes of gradients in the order of backward, on a wire that is never idle
-    while a layer's are ready; of several ready ones it carries what the next forward needs first. early: that
-    forward begins a layer when its gradients have come, not when all have."""
+    """seconds of a step of `layers`, bytes of gradients in the order of backward, on a network that is never
+    idle while a layer's gradients are ready. It sends those first that the next forward needs first. early: the
+    forward begins a layer when its gradients have arrived, not when all have."""
     count = len(layers)
     ready = [(i + 1) * backward / count for i in range(count)]
     left = [size / bytes_per_second for size in layers]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Training GPT-2 124M, computation and all: `shoal train` beside PyTorch's DDP over gloo, turn by turn.
+"""Compares training of GPT-2 124M, including the computation: `shoal train` and PyTorch's DDP over gloo, by turns.
 
     sudo bench/collectives/ddp_train.py --python PYTHON --cluster hosts=2,ranks=1,rails=1,rate=1gbit
 
-Both sides: the same sizes, f32, --threads a rank, AdamW at a constant rate, no clipping, no dropout, the same
-random ids in every sample of every rank, the same first weights, buckets of the same bytes. Each round runs each
-contestant once; where the losses of the same steps differ by over 1 % it ends. A step's time is the median over all rounds'
-windows of --window steps (with updates that run behind the next forward, the last step of each window of
-Shoal's waits for all). alone is a step of the same ranks side by side that reduce nothing: Shoal's each train
-by themselves, PyTorch's under no_sync(). exposed is what a step takes beyond that. PYTHON is a virtual
-environment's with torch; without it Shoal runs alone.
+Both sides: the same sizes, f32, --threads a rank, AdamW at a constant rate, no clipping, no dropout, the same random
+ids in every sample of every rank, the same first weights, buckets of the same bytes. Each round runs each contestant
+once, and the script ends if the losses of the same steps differ by over 1 %. A step's time is the median over all
+rounds' windows of --window steps (with updates that run behind the next forward, the last step of each window of
+Shoal's waits for all). alone is a step of the same ranks side by side that reduce nothing: Shoal's each train by
+themselves, PyTorch's under no_sync(). exposed is what a step takes beyond that. PYTHON is a virtual environment's
+with torch; without it only Shoal runs.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def write_tokens(path, ids):
 
 
 def shoal(arguments, runner, directory, extra, alone=False):
-    """one run -> what it wrote to metrics.jsonl, as one row"""
+    """one run -> its records in metrics.jsonl, as one row"""
     output = os.path.join(directory, "output")
     windows = arguments.warmup + (1 if alone else arguments.windows)
     program = ["env", f"OMP_NUM_THREADS={arguments.threads}",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults of a running job: how long until the last survivor has ended, and does each name the fault.
+"""Faults of a running job: the time until the last survivor has ended, and whether each names the fault.
 
     sudo bench/collectives/faults.py [--build build/release] [--rounds 3] [PLACE...]
 
@@ -7,8 +7,8 @@ A fault (the rows) strikes the last of the ranks in the sixth all_reduce; tests/
 plays it. PLACE: shm (four ranks of one host), tcp (two named hosts of two, on this machine), efa (the same
 over the provider of tests/support/efa_provider), cluster (4 emulated hosts of two ranks, bench/cluster,
 which needs root). Cells: the median of the rounds, in seconds from the fault to the end of the last
-survivor, and the longest. Exit status 1, with a line each, where a survivor ended with another status than
-1, later than it may, or without naming the rank and the operation; or where something was left behind.
+survivor, and the longest. Exit status 1, with a line each, if a survivor ended with a status other than
+1, too late, or without naming the rank and the operation, or if files or processes remain.
 """
 import argparse
 import os
@@ -65,7 +65,7 @@ def names_the_fault(what, victim, said):
 
 
 def survivors(place, directory, name):
-    """(rank, exit status or -signal, seconds since the fault, what it said) of each."""
+    """(rank, exit status or -signal, seconds since the fault, its output) of each."""
     what, victim = name.split(":")
     for rank in range(PLACES[place]):
         if what in ("kill", "stall") and rank == int(victim):

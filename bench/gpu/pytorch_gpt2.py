@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2, BERT (masked tokens) or a Llama in PyTorch on one GPU, as fast as it goes
-there: the peer of gpt2_gpu_step. The models are in pytorch_models.py.
+"""Training steps of GPT-2, BERT (masked tokens) or a Llama in PyTorch on one GPU, as fast as PyTorch
+allows: the peer of gpt2_gpu_step. The models are in pytorch_models.py.
 
 The same work as ours: bf16 forward and backward, updates of f32 masters, the norm of all gradients
 clipped to 1, AdamW; tied head; --dropout (BERT's). --precision pure (the default) keeps bf16 weights, which
 each update refreshes from the masters, and a bf16 residual stream, as ours does; autocast keeps f32
 weights, f32 gradients and an f32 residual stream.
 
-It uses what PyTorch has for speed: torch.compile (--compile whole, or blocks: each block and the
+It uses PyTorch's means for speed: torch.compile (--compile whole, or blocks: each block and the
 head by themselves, which compiles faster), fused AdamW, scaled_dot_product_attention with
 FlashAttention or cuDNN, whichever is faster at this shape (measured first), a vocabulary padded to a
 multiple of 128, and no synchronisation within the steps.
 
 Without a mode it runs --steps steps after --warmup and prints one JSON line. --serve answers each
-line `round` on stdin with one such line, after {"event": "ready"}, and gives what it does not need
-between rounds back to the GPU. --find-batch prints the largest batch that runs within --memory-cap.
+line `round` on stdin with one such line, after {"event": "ready"}, and returns memory that it does not
+need between rounds to the GPU. --find-batch prints the largest batch that runs within --memory-cap.
 --check DIRECTORY prints, on the CPU and in f32, the loss of the weights and the batch that
 `gpt2_gpu_step --save DIRECTORY` left there: both sides must agree.
 """
@@ -38,7 +38,7 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 
 def time_attention(name, args):
-    """Milliseconds of forward and backward with one backend; None where it cannot."""
+    """Milliseconds of forward and backward with one backend; None if it fails."""
     _, heads, width = MODELS[args.model]
     key_heads = LLAMA_KEY_HEADS if family(args.model) == "llama" else heads
     q, k, v = (torch.randn(args.batch, args.length, count, width // heads, device="cuda", dtype=torch.bfloat16)
@@ -140,7 +140,7 @@ def measure(training, args, facts):
 
 
 def runs(args, attention):
-    """Whether three steps of this batch fit."""
+    """True if three steps of this batch fit."""
     training = None
     try:
         training = Training(args, attention)
@@ -169,7 +169,7 @@ def find_batch(args, attention):
 
 
 def tensors_of(path):
-    """Of a safetensors file, without its package."""
+    """Reads a safetensors file without its package."""
     dtypes = {"F32": torch.float32, "I32": torch.int32}
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -180,7 +180,7 @@ def tensors_of(path):
 
 
 def check(directory):
-    """The loss of what gpt2_gpu_step --save wrote."""
+    """The loss for the files of gpt2_gpu_step --save."""
     with open(os.path.join(directory, "config.json")) as file:
         config = json.load(file)
 

@@ -1,6 +1,6 @@
-"""GPT-2, BERT and Llama in plain PyTorch, as fast as it goes there: the models that pytorch_gpt2.py
+"""GPT-2, BERT and Llama in plain PyTorch, as fast as PyTorch allows: the models that pytorch_gpt2.py
 trains. Projections of one input are one product, vocabularies are padded to a multiple of 128, and
-BERT's head computes the masked positions alone, as ours does.
+BERT's head computes only the masked positions, like Shoal's.
 
 A model is called as model(ids, targets) or, BERT, model(ids, token_types, rows, targets), and gives the mean
 loss. `weights` maps Hugging Face's names to the model's parameters: a name of ours has a list of
@@ -97,7 +97,7 @@ class BertBlock(nn.Module):
 
 
 class BertHead(nn.Module):
-    """Of the masked positions: dense, GELU, norm, the tied decoder with a bias, the loss."""
+    """For the masked positions: dense, GELU, norm, the tied decoder with a bias, the loss."""
 
     def __init__(self, width, vocabulary):
         super().__init__()
@@ -211,7 +211,7 @@ def make_model(name, sizes, vocabulary, positions, dropout):
 
 
 def hugging_face_names(model):
-    """Ours: theirs, which are stacked."""
+    """This model's names -> Hugging Face's, whose tensors are stacked."""
     names = {}
 
     def add(ours, theirs, *kinds):
@@ -254,7 +254,7 @@ def hugging_face_names(model):
 
 
 def load(model, tensors):
-    """Every parameter, from tensors under Hugging Face's names. Rows of padding are left out of all sums."""
+    """Every parameter, from tensors under Hugging Face's names. All sums leave out padding rows."""
     names = hugging_face_names(model)
     parameters = dict(model.named_parameters())
     assert set(names) == set(parameters), sorted(set(names) ^ set(parameters))

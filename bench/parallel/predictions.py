@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicted steps beside measured ones on this host.
+"""Compares predicted steps with measured ones on this host.
 
     bench/parallel/predictions.py --shoal build/release/apps/shoal --ranks 1 2 4 --json rows.json
 
@@ -56,7 +56,7 @@ LAYOUTS = {
 
 
 def launch(shoal, ranks, words, log):
-    """Runs `shoal` with words on ranks of this host. Returns whether all succeeded."""
+    """Runs `shoal` with words on ranks of this host. Returns True if all succeeded."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs benchmark servers turn by turn, so that each meets the same noise of the machine.
+"""Runs benchmark servers by turns, so that each is exposed to the same noise of the machine.
 
     interleave.py --rounds 5 shoal='build/release/... --serve' \\
         pytorch='oracle/bin/python bench/peers/pytorch_gpt2.py f32-compile'

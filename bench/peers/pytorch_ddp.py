@@ -4,9 +4,9 @@
 The peer of bench/collectives/ddp_step.cc; bench/collectives/ddp.py runs both. One process a rank, found by
 torchrun's variables or Open MPI's. MODEL is the JSON that `shoal_bench_ddp_step --describe` prints:
 the layers in the order of backward, each with the parameters whose gradients are complete after it.
-Each layer sleeps forward and backward, then writes its gradients once, as a kernel would; from there on it is
+Each layer sleeps forward and backward, then writes its gradients once, as a kernel would; the rest is
 DDP's own work: copies into buckets, all_reduce in backward, waiting. Rank 0 prints one JSON line a
-timed step. GLOO_SOCKET_IFNAME chooses the wire.
+timed step. GLOO_SOCKET_IFNAME chooses the network.
 
     RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 python pytorch_ddp.py gpt2.json
 """

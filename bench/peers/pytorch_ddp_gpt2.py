@@ -2,11 +2,11 @@
 """GPT-2 124M trained by PyTorch's DistributedDataParallel over gloo: real computation, f32.
 
 The peer of `shoal train` in bench/collectives/ddp_train.py, which runs both. One process a rank, found by
-torchrun's variables or Open MPI's; GLOO_SOCKET_IFNAME chooses the wire. The model is pytorch_gpt2.py's (no
+torchrun's variables or Open MPI's; GLOO_SOCKET_IFNAME chooses the network. The model is pytorch_gpt2.py's (no
 dropout, tied head), eager, with memory held by the allocator as there; AdamW fused, gradients not clipped, the
 same random ids on all ranks. Rank 0 prints one JSON line with the time of a step and the mean loss by
-windows of steps; alone_seconds is a step under no_sync(), which reduces nothing. --write-initial writes the
-weights that it begins with as Hugging Face's files, so that others can begin with them, and ends.
+windows of steps; alone_seconds is a step under no_sync(), which reduces nothing. --write-initial writes its
+initial weights as Hugging Face's files, so that others can start from them, and ends.
 
     RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 python pytorch_ddp_gpt2.py
 """

@@ -26,7 +26,7 @@ MASKED_SHARE = 0.15
 
 
 def make_model(name, dropout):
-    """Its task's class with every dropout as given."""
+    """The class for its task, with every dropout as given."""
     base, _, task = name.rpartition("-")
     config_class, sizes, prefix = MODELS[base]
     if prefix == "DistilBert":

@@ -71,7 +71,7 @@ class Training:
 
 
 def reset_peak_rss():
-    """Linux: 5 sets VmHWM to the present size."""
+    """Linux: writing 5 sets VmHWM to the current size."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
@@ -113,7 +113,7 @@ def arguments(description, more_variants=()):
 
 
 def serve(args, build):
-    """`build(args)` makes what is timed: something with step()."""
+    """`build(args)` returns the object to time, which has step()."""
     if args.allocator == "held" and any(os.environ.get(k) != v for k, v in HELD_MEMORY.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **HELD_MEMORY})
     output = os.fdopen(os.dup(1), "w")

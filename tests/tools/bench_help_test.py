@@ -1,4 +1,4 @@
-"""`./dev bench NAME --help` builds nothing that is there: tools/bench.sh in a tree of stand-ins."""
+"""`./dev bench NAME --help` builds nothing: runs tools/bench.sh in a tree of stand-ins."""
 import os
 import pathlib
 import shutil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/check_docs finds each kind of fault in pages that have it, and none in pages that do not."""
+"""tools/check_docs finds each kind of fault in pages that have it, and no fault in correct pages."""
 import importlib.machinery
 import importlib.util
 import pathlib

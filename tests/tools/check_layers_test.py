@@ -1,4 +1,4 @@
-"""tools/check_layers: the words of several ranks are found in a header's code, and in nothing else."""
+"""tools/check_layers finds words about several ranks in the code of a header, and only there."""
 import importlib.machinery
 import importlib.util
 import pathlib

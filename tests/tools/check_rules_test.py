@@ -1,4 +1,4 @@
-"""tools/check_rules: each kind of fault is found however it is written, and what is right is not."""
+"""tools/check_rules finds each kind of fault in every spelling, and accepts correct code."""
 import importlib.machinery
 import importlib.util
 import pathlib

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs the commands of docs/start and of some guides: each page's ```sh blocks, in order, in one shell that ends at
 the first failure.
-docs_commands_test.py APPS runs them with the programs of that directory. What a page asks its reader for (a text, a
-model) is made here, small; SMALLER shortens runs, and each of its texts must stand in the page."""
+docs_commands_test.py APPS runs them with the programs of that directory. The test creates small versions of files
+that a page expects from its reader (a text, a model). SMALLER shortens runs; each of its texts must occur in the
+page.
+"""
 import json
 import os
 import pathlib
@@ -55,7 +57,7 @@ def make_text(folder):
 
 
 def make_model(folder):
-    """A DistilBERT of random weights, as the page's reader has a trained one."""
+    """A DistilBERT with random weights instead of the reader's trained one."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, ".", ",", *(f"##{letter}" for letter in letters)]
     (folder / "tokenizer").mkdir()

@@ -1,5 +1,6 @@
-"""The runner of the GPU bundle (tools/gpu), without a GPU: what ends when its time is over, what
-a later call keeps of an earlier one, and what is said of the cases that a GPU is to show."""
+"""The runner of the GPU bundle (tools/gpu) without a GPU: processes end with their time limit, later calls keep
+results of earlier ones, and cases get the right verdicts.
+"""
 
 import json
 import os

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks examples/launch as far as a machine without a cluster can: the files parse, have the fields that their
-schedulers require, start as many ranks as they have GPUs, and give shoal train options that it has.
-launch_test.py [SHOAL]: with that program, --help must list the options."""
+"""Checks examples/launch as far as possible without a cluster: the files parse, have the fields that their
+schedulers require, start as many ranks as they have GPUs, and use existing options of shoal train.
+launch_test.py [SHOAL]: with that program, --help must list the options.
+"""
 import json
 import os
 import pathlib
@@ -99,7 +100,7 @@ class Launch(unittest.TestCase):
         self.check_options(re.search(r"^srun (.*) \|\|", text, re.MULTILINE)[1].split())
 
     def test_slurm_queues_again_after_a_checkpoint(self):
-        """The script with a SLURM of three lines."""
+        """Runs the script with a stand-in for SLURM of three lines."""
         for status, ends, queued in ((0, 0, False), (138, 0, True), (1, 1, False)):
             with tempfile.TemporaryDirectory() as directory:
                 folder = pathlib.Path(directory)

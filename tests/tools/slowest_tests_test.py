@@ -1,4 +1,4 @@
-"""tools/slowest_tests.py: the longest tests first, and none that did not run."""
+"""tools/slowest_tests.py lists the longest tests first, and none that did not run."""
 import pathlib
 import subprocess
 import sys

@@ -3,7 +3,7 @@
     container_job.py make SCRIPT DIRECTORY        DIRECTORY/code becomes the job's code, with data and models.
                                                   DIRECTORY/alone has the same run without a container. Prints the
                                                   job's hyperparameters. Exit status 77: something is missing.
-    container_job.py compare SCRIPT DIRECTORY OUTPUT   fails where the job's output differs from that run's.
+    container_job.py compare SCRIPT DIRECTORY OUTPUT   fails if the job's output differs from that run's.
 
 run_qa.py has two ranks on each of two hosts and data parallelism; alone it has four ranks on gloo. run_glue.py has
 two partitions on two hosts, with two replicas; alone it is one process.
@@ -34,7 +34,7 @@ def arguments(script, replicas):
 
 
 def hyperparameters(script):
-    """The script's words, and the job's distribution, as SageMaker's hyperparameters."""
+    """The script's arguments, and the job's distribution as SageMaker's hyperparameters."""
     words = arguments(script, replicas=RANKS // 2)
     given = {word[2:]: True if following.startswith("--") else following
              for word, following in zip(words, [*words[1:], "--"]) if word.startswith("--")}

@@ -38,7 +38,7 @@ COMMON = ["--do_train", "--do_eval", "--max_steps", "6", "--per_device_train_bat
 
 
 def losses(folder):
-    """The numbers of a run by name."""
+    """The figures of a run, by name."""
     steps, results = hf_scripts.logged(folder)
     assert sorted(steps) == [1, 2, 3, 4, 5, 6], steps
     # run_qa.py's evaluation has no labels, thus no loss.

@@ -21,7 +21,7 @@ WITHIN = DEADLINE + 2.5  # half a second is for starting the ranks
 
 
 def survivors(size, body, *, stopped=None):
-    """What each rank but `stopped` reported, and how long the last took."""
+    """What each rank but `stopped` reported, and the time of the last one."""
     with tempfile.TemporaryDirectory() as directory:
         began = time.monotonic()
         started = ranks.start(size, body, timeout=DEADLINE, path=os.path.join(directory, "store"))
@@ -184,7 +184,7 @@ def forked(rank, size):
 
 
 def timeouts(rank, size):
-    """A group's time-out can be shortened; what it cannot do it says."""
+    """A group's time-out can be shortened. Unsupported changes are reported."""
     with tempfile.TemporaryFile("w+") as said:  # PyTorch writes warnings of C++ to standard error
         os.dup2(said.fileno(), 2)
         dist.group.WORLD.set_timeout(timedelta(seconds=10 * DEADLINE))
@@ -210,7 +210,7 @@ def wrong_message(rank, size):
 
 
 def leaves_early(rank, size):
-    """Rank 2 leaves in order. Rank 0 has asked it for a message, and no longer waits for one."""
+    """Rank 2 leaves in order. Rank 0, which requested a message from it, stops waiting."""
     if rank == 0:
         assert dist.recv(torch.ones(4), tag=5) == 1
     if rank == 1:
@@ -256,14 +256,14 @@ def monitored(rank, size, port):
 
 
 def all_failed(rank, peers):
-    """Waits until all of them have seen the fault: the first to go on may abort the old group."""
+    """Waits until all of them have seen the fault, because the first to continue may abort the old group."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"failed {rank}", "")
     store.wait([f"failed {peer}" for peer in peers])
 
 
 def shrinks(rank, size):
-    """Rank 1 dies. The others go on without it, and the last of them without rank 0."""
+    """Rank 1 dies. The others continue without it, and the last one also without rank 0."""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -285,7 +285,7 @@ def shrinks(rank, size):
 
 
 def reconfigures(rank, size):
-    """Rank 2 dies. The others make the group anew, in another order."""
+    """Rank 2 dies. The others create a new group, in another order."""
     store = dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
     dist.init_process_group("shoal", store=dist.PrefixStore("again", store), rank=rank, world_size=size,
@@ -455,7 +455,7 @@ class Faults(unittest.TestCase):
         ranks.run(2, refused)
 
     def test_ctrl_c_is_pythons(self):
-        """libinfinipath, which Debian's libfabric loads, takes signals and ends the process without a word."""
+        """libinfinipath, which Debian's libfabric loads, handles signals and ends the process without a message."""
         script = "import os, signal, time, shoal.torch; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
         done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertIn("KeyboardInterrupt", done.stderr)

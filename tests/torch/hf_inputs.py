@@ -1,4 +1,4 @@
-"""What Hugging Face's example scripts read: tiny models with random weights, data of ../shared/data, metrics."""
+"""Inputs of Hugging Face's example scripts: tiny models with random weights, data of ../shared/data, metrics."""
 import csv
 import itertools
 import json

@@ -43,33 +43,32 @@ def _missing():
 
 
 def skip_if_missing():
-    """Ends the process where something is missing."""
+    """Exits with status 77 if something is missing."""
     if reason := _missing():
         print(f"skipped: {reason}")
         raise SystemExit(77)
 
 
 def environment(folder, **more):
-    """The variables of a process that works in `folder`, without those of a launcher or of SageMaker."""
+    """Environment variables for a process in `folder`, without those of a launcher or of SageMaker."""
     ours = {key: value for key, value in os.environ.items()
             if not key.startswith(("OMPI_", "SM_")) and key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return {**ours, **OFFLINE, "HF_HOME": str(folder / "hub"), "NLTK_DATA": str(folder / "nltk"), **more}
 
 
 def start(folder, command, variables):
-    """A process of this Python."""
+    """Starts a process of this Python."""
     return subprocess.Popen([sys.executable, "-B", *command], cwd=folder, env=variables, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def torchrun(ranks, command):
-    """The arguments of Python by which torchrun starts the command's ranks."""
+    """Python's arguments with which torchrun starts the command's ranks."""
     return ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *command]
 
 
 def run_as_sagemaker(folder, ranks, command, *, on_gloo=False):
-    """Runs the command's ranks with the variables that mpirun and SageMaker give them, on smddp or, under its name, on
-    gloo."""
+    """Runs the command's ranks with the variables of mpirun and SageMaker, on smddp, or on gloo under smddp's name."""
     path = os.environ.get("PYTHONPATH", "")
     package = folder / "on-gloo/smdistributed/dataparallel/torch"
     if on_gloo:
@@ -91,7 +90,7 @@ def run_as_sagemaker(folder, ranks, command, *, on_gloo=False):
 
 
 def wait(processes):
-    """Waits for processes. AssertionError, with the output's end: one has failed."""
+    """Waits for processes. If one has failed, raises AssertionError with the end of its output."""
     try:
         for process in processes:
             output, _ = process.communicate(timeout=900)

@@ -1,4 +1,4 @@
-"""shoal.train() and shoal.generate() do in a process what the programs do."""
+"""shoal.train() and shoal.generate() do within a process the same as the programs."""
 import contextlib
 import importlib.util
 import io
@@ -47,7 +47,7 @@ class Native(unittest.TestCase):
                 "do_eval": True, "per_device_train_batch_size": 2, "save_strategy": "no", "seed": 1, **more}
 
     def trained(self, options):
-        """The metrics, and what was printed."""
+        """The metrics and the printed text."""
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             metrics = shoal.train(options)
         return metrics, printed.getvalue()
@@ -87,7 +87,7 @@ class Native(unittest.TestCase):
             shoal.generate("/nowhere", "In the", max_tokens=3)
 
     def interrupted(self, call, *, by=signal.SIGINT, when=lambda: True):
-        """Runs call(), which the signal reaches once `when` is true."""
+        """Runs call(), which gets the signal once `when` is true."""
         def send():
             while not when():
                 time.sleep(0.01)
@@ -134,7 +134,7 @@ class Native(unittest.TestCase):
         self.assertGreater(counted, 20)
 
     def test_notebook_bar(self):
-        """In a notebook a line below the cell shows the progress."""
+        """In a notebook, a line below the cell shows the progress."""
         shown = []
 
         class Handle:

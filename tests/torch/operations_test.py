@@ -31,7 +31,7 @@ def values(rank, shape, dtype, seed=0):
 
 
 def exact(tensor):
-    """Comparable bits."""
+    """The bits, for comparison."""
     return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
 
 
@@ -41,7 +41,7 @@ def check(got, want, what):
 
 
 def strided(tensor):
-    """The same values, every other element of a larger tensor."""
+    """The same values as every other element of a larger tensor."""
     wide = torch.zeros(*tensor.shape, 2, dtype=tensor.dtype)
     wide[..., 0] = tensor
     return wide[..., 0]
@@ -277,7 +277,7 @@ def groups(rank, size):
 
 
 def crossing(rank, size):
-    """One thread waits for a message that the other rank sends only once it has one itself."""
+    """A thread waits for a message that the other rank sends only after it has received one itself."""
     got = torch.zeros(1)
     receiver = threading.Thread(target=lambda: dist.recv(got, 1 - rank))
     receiver.start()
@@ -348,7 +348,7 @@ def is_symmetric(tensor):
 
 
 def buckets(rank, size):
-    """DDP's lie in symmetric memory. The model keeps them, but not its rank in the group."""
+    """DDP's buckets are in symmetric memory. The model keeps them alive, but not its rank in the group."""
     seen = []
 
     def hook(_, bucket):
@@ -397,7 +397,7 @@ def symmetric(rank, size):
 
 
 def monitored_barriers(rank, size):
-    """Rank 0 removes from the store what they leave there."""
+    """Rank 0 removes the keys that the groups leave in the store."""
     store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     before = store.num_keys()
@@ -409,7 +409,7 @@ def monitored_barriers(rank, size):
 
 
 def cuda(rank, size):
-    """A device that cannot be used is refused by name, and the group goes on."""
+    """A device that cannot be used is refused by name, and the group remains usable."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     try:
         backend.eager_connect_single_device(torch.device("cuda:0"))

@@ -28,13 +28,13 @@ def newest_wheel():
 
 
 def ten_lines():
-    """The script that docs/start/pytorch.md begins with."""
+    """The script at the beginning of docs/start/pytorch.md."""
     lines = (ROOT / "docs" / "start" / "pytorch.md").read_text().splitlines()[1:]
     return [line[4:] for line in lines[:lines.index("")]]
 
 
 def run_clean(*command):
-    """Status and output of a command that sees nothing of this environment."""
+    """Status and output of a command that does not see this environment's packages."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
     with tempfile.TemporaryDirectory() as directory:
         done = subprocess.run(command, env=environment, cwd=directory, text=True, stdout=subprocess.PIPE,
@@ -136,7 +136,7 @@ class Package(unittest.TestCase):
         self.assertEqual(status, 0, said)
 
     def test_tokenizes(self):
-        """With the part of ICU's data that the wheel has: this tokenizer normalizes by NFKD."""
+        """This tokenizer normalizes by NFKD, which needs the part of ICU's data in the wheel."""
         golden = ROOT / "tests" / "golden" / "tokenizer"
         cases = json.loads((golden / "sentence_piece" / "albert.cases.json").read_text())["single"]
         texts = json.loads((golden / "texts.json").read_text())

@@ -82,7 +82,7 @@ def run_continue(rank, size, config, folder, kind, dtype=torch.float32):
 
 
 def run_unreadable(rank, size, folder):
-    """What one host cannot read of its folder fails on every rank, and each rank can then read the checkpoint."""
+    """If one host cannot read its folder, every rank fails, and each rank can read the checkpoint afterwards."""
     model, optimizer = begin({"ddp": True})
     for owner, function, message in ((torch, "load", "no memory"),
                                      (checkpoint_parts._native, "read_trainer_state", "no state"),

@@ -33,7 +33,7 @@ AXES = {"tp": smp.CommGroup.TP_GROUP, "pp": smp.CommGroup.PP_GROUP, "rdp": smp.C
 
 
 def on_a_mesh(rank, size, placement):
-    """What SMP's functions say on this rank, after messages on every group."""
+    """The results of SMP's functions on this rank, after messages on every group."""
     smp.init({"partitions": 2, "tensor_parallel_degree": 2, "ddp": True, "placement_strategy": placement})
     smp.init()  # as transformers does after a script
     mesh = smp.state.mesh

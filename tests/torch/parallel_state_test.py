@@ -1,4 +1,4 @@
-"""What a checkpoint promises: whole or an error on every rank, damage found, and a run that goes on as it was."""
+"""Guarantees of checkpoints: complete or an error on every rank, damage detected, and runs that resume unchanged."""
 import contextlib
 import copy
 import errno
@@ -81,7 +81,7 @@ def run_one_full_disk(rank, size, config, folders):
 
 
 def run_several_models(rank, size, folder):
-    """Of two live models, one must be named; the other one and its optimizer stay as they are."""
+    """With two live models, one must be named. The other one and its optimizer do not change."""
     smp.init({"ddp": True})
     made = [(one := smp.DistributedModel(model_of()), smp.DistributedOptimizer(optimizer_of(one))) for _ in range(2)]
     (first, optimizer), (second, other) = made

@@ -1,4 +1,4 @@
-"""What microbatches do on other ranks: runs of modules in one request, peers, buffers, sums of gradients."""
+"""Work of microbatches on other ranks: runs of modules in one request, peers, buffers, sums of gradients."""
 import threading
 import time
 import unittest
@@ -214,7 +214,7 @@ class Counting(nn.Module):
 
 
 def fetched(rank, size):
-    """What the first microbatch reads of a buffer that the second one changes before the message has been received."""
+    """The value of a buffer that the first microbatch reads. The second changes it before the message arrives."""
     smp.init(config(size, 2, {"0": 1}))
     model = smp.DistributedModel(nn.Sequential(Counting(), nn.Linear(6, 6)))
     take = messages.Channel._take

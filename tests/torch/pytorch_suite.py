@@ -21,7 +21,7 @@ EXCEPTIONS = pathlib.Path(__file__).with_name("pytorch_suite_exceptions.txt")
 
 
 class Name(str):
-    """The backend's name, equal also to those whose gates it passes."""
+    """The backend's name. It also compares equal to the backends whose gates it passes."""
 
     OPENS = ("gloo", "mpi")
 

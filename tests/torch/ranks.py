@@ -1,4 +1,4 @@
-"""Ranks as forked processes of one host, each in a process group of its own making."""
+"""Ranks as forked processes of one host, each in a process group that it creates itself."""
 import contextlib
 import multiprocessing
 import os
@@ -34,7 +34,7 @@ def _rank(body, backend, rank, size, path, timeout, pipe, arguments):
 
 @contextlib.contextmanager
 def raises(kind, *texts):
-    """The block must raise an error of this kind that says each of the texts."""
+    """The block must raise an error of this kind whose message contains each of the texts."""
     try:
         yield
     except kind as problem:
@@ -45,7 +45,7 @@ def raises(kind, *texts):
 
 
 class Failed(AssertionError):
-    """At least one rank failed; `texts` has each failed rank's."""
+    """At least one rank failed; `texts` has the error of each failed rank."""
 
     def __init__(self, texts):
         super().__init__("\n".join(f"rank {rank}: {text}" for rank, text in texts.items()))
@@ -53,7 +53,7 @@ class Failed(AssertionError):
 
 
 def start(size, body, *arguments, backend="shoal", timeout=30, path):
-    """Processes and the pipes that their results come from."""
+    """The processes, and the pipes for their results."""
     started = []
     for rank in range(size):
         receiver, sender = CONTEXT.Pipe()
@@ -65,7 +65,7 @@ def start(size, body, *arguments, backend="shoal", timeout=30, path):
 
 
 def collect(started, seconds=60):
-    """Each rank's result: (True, value), (False, text) or None where it ended without one."""
+    """Each rank's result: (True, value), (False, text), or None if it ended without one."""
     results = []
     for process, receiver in started:
         try:

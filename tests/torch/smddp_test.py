@@ -1,4 +1,4 @@
-"""A script written for SageMaker's library runs on shoal: its names, and what mpirun gives a rank."""
+"""A script written for SageMaker's library runs on shoal: the library's names, and mpirun's variables."""
 import os
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A model that is split over ranks beside the whole one."""
+"""Compares a model that is split over ranks with the whole one."""
 import unittest
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ MODES = {"batch": (False, "memory"), "none": (True, "speed"), "sequence": (True,
 
 
 class TensorMesh:
-    """A mesh of which all ranks are one tensor-parallel group."""
+    """A mesh whose ranks form one tensor-parallel group."""
 
     def size(self, axis):
         return dist.get_world_size() if axis in ("tp", "dp", "world") else 1
@@ -46,7 +46,7 @@ def begin(mode):
 
 
 def reduced(model, mode):
-    """The gradients that an optimizer would see, whole: sums over the ranks that have parts, over distinct batches."""
+    """The whole gradients that an optimizer would see: sums over distinct batches and over ranks with parts."""
     size = dist.get_world_size()
     batches = 1 if MODES[mode][0] else size
     gradients = {}
@@ -59,7 +59,7 @@ def reduced(model, mode):
 
 
 def difference(gradients, expected):
-    """The largest difference of a gradient, relative to its norm but at least to a thousandth of the largest norm."""
+    """The largest difference of a gradient, relative to its norm or at least to a thousandth of the largest norm."""
     floor = max(value.norm().item() for value in expected.values()) * 1e-3
     worst = max(((gradients[name] - value).norm().item() / max(value.norm().item(), floor), name)
                 for name, value in expected.items())
@@ -77,8 +77,8 @@ def mark(model):
 
 
 def compare(make, batches, loss_of, mode, marked=mark):
-    """(relative difference of losses, of gradients, where) of make()'s model on the ranks beside one process.
-    Checks the translation of state dicts too."""
+    """(relative difference of losses, of gradients, parameter's name) of make()'s model on the ranks and on one
+    process. Checks the translation of state dicts too."""
     begin(None)
     used = batches if mode == "batch" else batches[:1]
     whole = make()
@@ -107,7 +107,7 @@ def compare(make, batches, loss_of, mode, marked=mark):
 
 class Comparison(unittest.TestCase):
     def check(self, size, cases, function):
-        """function(rank, size, *case) in `size` ranks gives a loss and gradients as one process's."""
+        """function(rank, size, *case) in `size` ranks gives the same loss and gradients as one process."""
         for some in [cases[i:i + 9] for i in range(0, len(cases), 9)]:
             for results in ranks.run(size, run_cases, function, some, timeout=120):
                 for case, (loss, gradient, name) in zip(some, results):

@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks, of which `skip` is left out of a pass."""
+    """Blocks; a pass leaves out `skip`."""
 
     def __init__(self, blocks=3):
         super().__init__()
@@ -60,7 +60,7 @@ def sgd(model):
 
 
 def numbers(losses, parameters):
-    """What ranks compare: plain numbers, since tensors do not outlive the process that sends them."""
+    """The values that ranks compare: plain numbers, since tensors do not outlive the process that sends them."""
     flat = [losses] + [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parameters]
     return [value for tensor in flat for value in torch.as_tensor(tensor).detach().reshape(-1).tolist()]
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Shoal trains directories that transformers wrote, and transformers opens what comes out.
+"""Shoal trains directories that transformers wrote, and transformers opens the results.
 
 For each family of models and each head: transformers saves a tiny random model with a tokenizer in each of several
 forms; `shoal train` opens it, trains a step at learning rate 0, evaluates and saves; transformers opens that, must
-miss nothing, and have the same weights. And for each pair of heads, what Shoal says is newly initialised or not used
-is what transformers' loading info says. Prints a row for each; exits with 1 where one fails.
+miss nothing, and have the same weights. For each pair of heads, the weights that Shoal
+reports as newly initialised or not used are those of transformers' loading info. Prints a row for each case; exits
+with 1 if one fails.
 
     check_directories.py SHOAL [--family FAMILY ...]
 """
@@ -70,7 +71,7 @@ DATA = {"text-classification": "rows.tsv", "token-classification": "words.conll"
 
 
 def make_model(family, suffix, task="", **fields):
-    """With weights of which none is at a value that training starts from."""
+    """Sets weights of which none has a usual initial value."""
     prefix, tokenizer_name, tiny = FAMILIES[family]
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(TOKENIZERS / f"{tokenizer_name}.json"), **special_tokens(tokenizer_name))
@@ -144,7 +145,7 @@ def forms_of(family, task):
 
 
 def check_form(shoal, data, family, task, suffix, form, work):
-    """What is wrong; empty: nothing."""
+    """The differences; empty if there are none."""
     theirs, ours = work / "theirs", work / "ours"
     save(family, suffix, task, form, theirs)
     run = train(shoal, data, theirs, task, ours)
@@ -175,7 +176,7 @@ def check_form(shoal, data, family, task, suffix, form, work):
 
 
 def named(text, kind):
-    """The names that Shoal lists, and how many it says there are."""
+    """The names that Shoal lists, and the number that it reports."""
     match = re.search(kind + ": ([^;\n]*)", text)
     if not match:
         return [], 0

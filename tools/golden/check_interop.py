@@ -4,11 +4,11 @@
 check DIR LOGITS   opens DIR, which Shoal exported, with transformers and compares its logits with
                    those that Shoal computed: LOGITS is a safetensors file with input_ids i64 [B, T]
                    and logits [B, T, V]. Missing or unexpected keys, and differences beyond
-                   --tolerance (times the largest logit, where that is above 1), fail. --text FILE
+                   --tolerance (times the largest logit, if that is above 1), fail. --text FILE
                    also checks that DIR's tokenizer turns FILE into these input_ids.
 write              writes tests/golden/interop/FORM/: a very small model in each form in which GPT-2
-                   checkpoints are met, and expected.safetensors with input_ids and the float32
-                   logits that whoever opens it must get.
+                   checkpoints occur, and expected.safetensors with input_ids and the float32
+                   logits that each reader must compute.
 """
 
 import argparse
@@ -61,13 +61,13 @@ def write_untied(folder):
 
 
 def write_tied_with_head(folder):
-    """Tied, yet the file has the head too, as conversions from .bin files do."""
+    """The head is tied, but the file contains it too, as after conversions from .bin files."""
     write_plain(folder)
     rewrite(folder, lambda t: {**t, "lm_head.weight": t["transformer.wte.weight"].clone()})
 
 
 def write_no_prefix(folder):
-    """As OpenAI's own gpt2: keys without `transformer.`, and the causal masks as buffers."""
+    """Like OpenAI's own gpt2: keys without `transformer.`, and the causal masks as buffers."""
     model = small_model()
     base = GPT2Model(model.config)
     base.load_state_dict(model.transformer.state_dict())
@@ -83,7 +83,7 @@ def write_bf16(folder):
 
 
 def write_inverse_layer_scale(folder):
-    """Attention scores also divided by the layer's number: honoured or refused, never ignored."""
+    """Attention scores are also divided by the layer's number. This must be honoured or refused, never ignored."""
     small_model(scale_attn_by_inverse_layer_idx=True).save_pretrained(folder)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/added.cases.json: directories whose added tokens lie outside tokenizer.json, or beside one,
-and what transformers makes of them: ids of texts, the roles' tokens, the number of tokens. "saved" is the files that transformers
-itself saves for a Llama, beside the tokenizer.json that tests/golden/tokenizer/sentence_piece/llama.json is.
+"""Writes tests/golden/tokenizer/added.cases.json: directories whose added tokens are outside tokenizer.json, or
+with one, and transformers' results: ids of texts, the roles' tokens, the number of tokens. "saved" has the files
+that transformers itself saves for a Llama, with tests/golden/tokenizer/sentence_piece/llama.json as the tokenizer.json.
 
 Each case holds its files as text; a SentencePiece model is one of tests/golden/tokenizer/sentence_piece, a
 tokenizer.json one of tests/golden/tokenizer.

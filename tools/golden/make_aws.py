@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/aws.json: signatures and endpoints as botocore makes them.
-Needs botocore (any of 2025 or later); touches no network."""
+"""Writes tests/golden/aws.json: signatures and endpoints from botocore. Needs botocore (any of 2025 or later) and no
+network.
+"""
 import datetime
 import json
 import pathlib

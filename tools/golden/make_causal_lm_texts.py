@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/causal_lm_texts.json: a text file and a file of JSON lines as run_clm of transformers reads,
-tokenizes and groups them: each line's or record's ids, with and without special tokens, and the blocks.
+"""Writes tests/golden/causal_lm_texts.json: a text file and a file of JSON lines, read, tokenized and grouped as by
+transformers' run_clm: the ids of each line or record, with and without special tokens, and the blocks.
 
 Needs `transformers` and `datasets`. Deterministic.
 """

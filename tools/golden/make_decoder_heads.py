@@ -2,8 +2,8 @@
 """Writes tests/golden/decoders/CASE/: a tiny random GPT-2 or Llama with a head for texts (classes,
 numbers), tokens or answers, as transformers saves it, and case.safetensors: a padded batch, loss,
 logits and every gradient, computed in float64 (Llama's norms and angles in float32, as transformers
-has them). reports.json: what transformers says of a language model's directory that it opens for
-every head, and its directories' names.
+has them). reports.json: transformers' reports on a language model's directory opened for every
+head, and the directories' names.
 
 `check DIRECTORY CASE` opens a directory that Shoal wrote and compares its logits on the case's
 batch with the golden ones.
@@ -55,7 +55,7 @@ def config_of(family, **fields):
 
 
 def value_of(name, shape):
-    """Drawn by name alone; exact in float32."""
+    """The values depend only on the name; exact in float32."""
     values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape) * 0.3
     is_norm = ("norm" in name or ".ln_" in name) and name.endswith("weight")
     return torch.tensor((values + (1 if is_norm else 0)).astype(np.float32))
@@ -69,7 +69,7 @@ def with_values(model):
 
 
 def make_batch(case):
-    """Rows that are filled up at their right with the padding's id."""
+    """Rows padded on the right with the padding's id."""
     family, head = case.split("_")
     rng = np.random.default_rng(7)
     shape = (BATCH, max(LENGTHS))
@@ -95,7 +95,7 @@ def logits_of(output):
 
 
 def loss_of(logits, batch):
-    """In float64, which transformers' own is not for every head."""
+    """Computed in float64, because transformers' loss is not in float64 for every head."""
     if "start_positions" in batch:
         return (F.cross_entropy(logits[..., 0], batch["start_positions"]) +
                 F.cross_entropy(logits[..., 1], batch["end_positions"])) / 2
@@ -125,7 +125,7 @@ def make_case(case, out):
 
 
 def make_reports(out):
-    """A language model's directory, its head tied or not, opened for each head."""
+    """Opens a language model's directory, with its head tied or not, for each head."""
     reports = {}
     for family, name in LANGUAGE_MODELS.items():
         for tied in (True, False):

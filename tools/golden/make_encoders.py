@@ -2,8 +2,8 @@
 """Writes tests/golden/encoders/FAMILY/: a tiny random BERT, RoBERTa, DistilBERT and ALBERT with all
 their heads in one model.safetensors, and for each head HEAD.safetensors: a padded batch, the loss,
 the logits and every gradient of transformers' class, computed in float64 without dropout.
-reports.json: what transformers says is missing and unexpected where a masked-LM directory is opened
-for another head, and the names that such a directory has.
+reports.json: the missing and unexpected weights that transformers reports if a masked-LM directory
+is opened for another head, and the names in such a directory.
 
 `check DIRECTORY HEAD` opens a directory that Shoal wrote and compares its logits on the family's
 batch with the golden ones.
@@ -60,7 +60,7 @@ def heads_of(family):
 
 
 def value_of(name, shape):
-    """Drawn by name alone, so that all heads share them; exact in float32."""
+    """The values depend only on the name, so that all heads share them; exact in float32."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape) * 0.3
     if "norm" in name.lower() and name.endswith("weight"):
@@ -124,8 +124,7 @@ def make_case(family, head):
 
 
 def make_reports(family):
-    """A masked-LM directory, as save_pretrained leaves it, opened for every head; and one without a
-    head for masked LM."""
+    """Opens for every head: a masked-LM directory from save_pretrained, and one without a head for masked LM."""
     prefix = FAMILIES[family][0]
     with tempfile.TemporaryDirectory() as folder:
         make_model(family, "masked_lm").save_pretrained(folder)

@@ -37,8 +37,8 @@ OPTIMIZER = dict(learning_rates=[2e-3 * (1 - step / STEPS) for step in range(STE
 
 
 def set_weights(model, rng):
-    """Values that bf16 holds exactly, so that both precisions start from one model. Biases and
-    LayerNorms are far from 0 and 1: each gradient counts."""
+    """Values that bf16 represents exactly, so that both precisions start from one model. Biases and LayerNorms are
+    far from 0 and 1, so that each gradient matters."""
     for name, parameter in model.named_parameters():
         noise = rng.standard_normal(tuple(parameter.shape))
         if ".ln_" in name:
@@ -69,8 +69,8 @@ def make_batches(case, rng):
 
 
 def causal_loss(logits, labels):
-    """transformers' ForCausalLMLoss (mean over the valid targets), but in the logits' precision
-    when that is float64; bf16 logits are widened to float32 as there."""
+    """transformers' ForCausalLMLoss (mean over the valid targets), but in float64 if the logits are. bf16 logits are
+    widened to float32 as in transformers."""
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
     targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
@@ -78,12 +78,12 @@ def causal_loss(logits, labels):
 
 
 def decays(name):
-    """As Trainer groups parameters: no weight decay for biases and LayerNorms."""
+    """Groups parameters like Trainer: no weight decay for biases and LayerNorms."""
     return not (name.endswith("bias") or ".ln_" in name)
 
 
 class Run:
-    """One precision: `dtype` computes; optimizer state and masters are kept in `master_dtype`."""
+    """Runs one precision: `dtype` computes; optimizer state and masters are in `master_dtype`."""
 
     def __init__(self, model, max_grad_norm, dtype, master_dtype):
         self.max_grad_norm = max_grad_norm
@@ -158,9 +158,9 @@ def global_norm(tensors):
 
 
 def deviation(result, reference, initial, gradient_floor):
-    """How far `result` is from the float64 reference, in the terms that the tests use: losses and
-    norms relative, each gradient relative to its own norm or `gradient_floor` of the global norm,
-    the ten steps' update relative to its norm."""
+    """The distance of `result` from the float64 reference, as the tests measure it: losses and norms relative, each
+    gradient relative to its own norm or `gradient_floor` of the global norm, the ten steps' update relative to its
+    norm."""
     floor = global_norm(reference["gradients"]) * gradient_floor
     updates = {n: reference["final"][n].double() - initial[n].double() for n in initial}
     return dict(

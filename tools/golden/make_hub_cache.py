@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/golden/hub_cache.json: environments, and the folder that huggingface_hub then keeps models in."""
+"""Writes tests/golden/hub_cache.json: environments, and the folder in which huggingface_hub keeps models with each."""
 import json
 import os
 import subprocess

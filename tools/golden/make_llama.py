@@ -37,7 +37,7 @@ CASES = {
 
 
 def value_of(name, shape):
-    """Drawn by name alone; exact in float32."""
+    """The values depend only on the name; exact in float32."""
     values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape) * 0.3
     return torch.tensor((values + (1 if "norm" in name else 0)).astype(np.float32))
 

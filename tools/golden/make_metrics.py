@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/metrics/: predictions, labels and what scikit-learn, SciPy and torchmetrics make of them.
+"""Writes tests/golden/metrics/: predictions, labels and the metrics of scikit-learn, SciPy and torchmetrics.
 
 Needs the packages scikit-learn, scipy and torchmetrics. Deterministic.
 """

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Several documents in a row that do not see each other, as transformers computes them.
+"""Several documents in a row that do not attend to each other, as transformers computes them.
 
 Writes tests/golden/packed/{gpt2,llama_tied,llama_untied}/case.safetensors: a batch of such rows
 (input_ids, labels, position_ids [B, T], sequences [B, n]: where a row's documents begin), and
 loss, logits and every gradient, computed in float64 (norms and rotary angles of Llama in float32,
 as transformers has them). The Llamas are those of tests/golden/llama; the GPT-2 is written too.
 
-The rows are what best-fit decreasing makes of DOCUMENTS, in blocks of LENGTH. What transformers is
-given is asserted to be the same thing three times: rows with a block-diagonal mask [B, 1, T, T];
-rows with position ids alone, from whose restarts it makes that mask itself; each document by
-itself, as if nothing were packed. Rows without padding are DataCollatorWithFlattening's.
+The rows are DOCUMENTS packed by best-fit decreasing into blocks of LENGTH. The script asserts that
+transformers gives the same results for three inputs: rows with a block-diagonal mask [B, 1, T, T];
+rows with only position ids, from whose restarts transformers makes that mask; and each document by
+itself, without packing. Rows without padding are DataCollatorWithFlattening's.
 
     make_packed.py [--out DIR]
 """
@@ -70,7 +70,7 @@ def make_batch():
 
 
 def loss_of(logits, labels):
-    """transformers' ForCausalLMLoss, a sum and in the logits' precision."""
+    """transformers' ForCausalLMLoss as a sum, in the logits' precision."""
     targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
     return F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1), reduction="sum")
 

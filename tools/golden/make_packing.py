@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/packing.json: which documents share a block, as TRL's pack_dataset has it.
+"""Writes tests/golden/packing.json: the documents that share a block in TRL's pack_dataset.
 
 A case is a block's length, the documents' lengths, and for each packing_strategy the rows: of each
 the parts in it, as [first token, tokens], where tokens are counted through all documents. With

@@ -7,11 +7,11 @@ rows   random CSV of two columns: the rows of two fields that csv reads, the res
 tsv    GLUE's reading: a text file of Python, csv without quotation
 json   .json and .jsonl: what `datasets` reads; null: it refuses the file
 text   lines as `datasets`' text loader gives them to run_clm (keep_linebreaks)
-spaces the characters that Python's str.rstrip() and Rust's trim() (of `tokenizers`) take away
-fields what `datasets` takes from JSON records that differ in their fields: the columns and the rows
+spaces the characters that Python's str.rstrip() and Rust's trim() (of `tokenizers`) remove
+fields the columns and rows that `datasets` reads from JSON records with different fields
 uses   JSON records and CSV as run_glue and run_ner use them: a text, a label, words, tags; null: the tokenizer or the
        sorting of the classes refuses the values; "scores": the labels are floating-point numbers
-tags   CoNLL's columns as the loading script of conll2003 reads them: columns at spaces, the tag without what is behind it
+tags   CoNLL's columns as the loading script of conll2003 reads them: columns split at spaces, the tag without later text
 
 Needs the packages `datasets`, `pandas`, `tokenizers` and `transformers`. Deterministic.
 """
@@ -160,7 +160,7 @@ def fields_case(text):
 
 
 def used(use, values, tokenizer):
-    """What run_glue and run_ner make of a column."""
+    """The values that run_glue and run_ner use for a column."""
     if use == "text":
         tokenizer(values)
         return values

@@ -6,7 +6,7 @@ SageMaker Python SDK sends for the same arguments. Nothing is sent: the session'
     venv/bin/python tools/golden/make_sagemaker_requests.py
 
 Each case: name, estimator (the SDK's class), job (the file that Shoal reads), request (what the SDK
-sent). `region`, `account` and the job's name stand for what the SDK asks AWS and the clock for."""
+sent). `region`, `account` and the job's name replace the values that the SDK gets from AWS and the clock."""
 import argparse
 import copy
 import json

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""tests/golden/saved_configs.json: config.json files of each family with fields that Shoal does not know, and what
-transformers' from_pretrained() and save_pretrained() make of them. PyTorch is not needed."""
+"""Writes tests/golden/saved_configs.json: config.json files of each family with fields that Shoal does not know, and
+the results of transformers' from_pretrained() and save_pretrained() for them. PyTorch is not needed.
+"""
 import json
 import tempfile
 from pathlib import Path

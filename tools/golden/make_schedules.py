@@ -3,7 +3,7 @@
 
 A list of {schedule, base_learning_rate, warmup_steps, total_steps, options, learning_rates};
 `schedule` is transformers' lr_scheduler_type, `options` its lr_scheduler_kwargs, and
-learning_rates[k] is what the optimizer's step k uses (k from 0; a few steps beyond the total too).
+learning_rates[k] is the rate of the optimizer's step k (k from 0; also a few steps beyond the total).
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/sentence_piece/: small SentencePiece models as ALBERT's, T5's, XLNet's, Llama's and
-Gemma's directories hold them, tokenizer.json files of other shapes, and what Hugging Face makes of odd texts (ids,
-offsets in characters, decoded text), of every character, and of the files of ../shared/data.
+"""Writes tests/golden/tokenizer/sentence_piece/: small SentencePiece models like those in directories of ALBERT, T5,
+XLNet, Llama and Gemma, tokenizer.json files of other forms, and Hugging Face's results for odd texts (ids, offsets
+in characters, decoded text), for every character, and for the files of ../shared/data.
 
 Needs the packages `tokenizers`, `transformers` and `sentencepiece`, Debian's `sentencepiece` (spm_train), and
 genesis.txt of make_tokenizer_cases.py.
@@ -28,7 +28,7 @@ MARK = "\u2581"
 
 
 def texts():
-    """What SentencePiece's normalizers, marks and unknown pieces do something to."""
+    """Texts that SentencePiece's normalizers, marks and unknown pieces affect."""
     return base.word_piece_texts() + [
         "``quoted'' text, `` '' ''' ```` `a' ''", "It''s 'tis'' ``", "a\u2581b \u2581 \u2581\u2581c\u2581", "\u2581", " \u2581 x",
         "\r\n", "a\r\nb\rc\n\rd", "\r\u0301 \n\u0301", "line one\nline two\ttabbed\x0bvt\x0cff",
@@ -64,7 +64,7 @@ def rules():
 
 
 def train(lines, **options):
-    """A model's bytes; nothing of this machine in them."""
+    """A model's bytes, without data about this machine."""
     out, here = io.BytesIO(), os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -115,7 +115,7 @@ def family(lines, name, out):
 
 
 def unigram(model, byte_fallback=False, unknown=True):
-    """The model of a spiece.model in the shape that tokenizer.json has."""
+    """The model of a spiece.model in the form of a tokenizer.json."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocab = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
     return models.Unigram(vocab, unk_id=processor.unk_id() if unknown else None, byte_fallback=byte_fallback)
@@ -129,7 +129,7 @@ def charsmap(model):
 
 
 def merged(model, **options):
-    """The model of a tokenizer.model in the shape that tokenizer.json has: each way to put a piece together."""
+    """The model of a tokenizer.model in the form of a tokenizer.json: every way to build a piece from two others."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocab = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
     merges = [(piece[:at], piece[at:]) for piece in vocab for at in range(1, len(piece))
@@ -138,7 +138,7 @@ def merged(model, **options):
 
 
 def bpe_shapes(lines):
-    """What files with SentencePiece's BPE hold, besides what transformers makes of tokenizer.model today."""
+    """Contents of files with SentencePiece's BPE that transformers no longer creates from tokenizer.model."""
     plain, fewer = train(lines, **LLAMA), train(lines, **{**LLAMA, "byte_fallback": False, "vocab_size": 220})
     mapped = train(lines, model_type="bpe", vocab_size=440, byte_fallback=True)
     mark_spaces = normalizers.Replace(" ", MARK)
@@ -197,7 +197,7 @@ def bpe_shapes(lines):
 
 
 def shapes(lines):
-    """What other converted files hold."""
+    """Contents of other converted files."""
     plain = train(lines, vocab_size=300, pad_id=3)
     bytes_too = train(lines, vocab_size=560, byte_fallback=True)
     metaspace = pre_tokenizers.Metaspace
@@ -235,7 +235,7 @@ def shapes(lines):
 
 
 def digests(tokenizer):
-    """Of each text: a hash of ids, offsets and both decoded texts. --full writes them out instead."""
+    """For each text, a hash of ids, offsets and both decoded texts. --full writes them out instead."""
     result = []
     for text in texts():
         encoding = tokenizer.encode(text)
@@ -246,7 +246,8 @@ def digests(tokenizer):
 
 
 def all_cases(tokenizer, name, full):
-    """The first family's cases in full; of the others hashes, and of every character where the normalizers differ."""
+    """All cases for the first family, and hashes for the others. Every character for families with different
+    normalizers."""
     cases = {"pair": base.pairs(tokenizer)}
     cases["single"] = base.cases(tokenizer, texts()) if full or name == "albert" else digests(tokenizer)
     if name in ("albert", "albert_cased", "old_t5", "never", "llama", "generic", "some_bytes"):
@@ -255,9 +256,9 @@ def all_cases(tokenizer, name, full):
 
 
 def nmt_nfkc(text):
-    """The normalization that SentencePiece trains with unless told otherwise. Its map is too large to keep: the test
-    gets it from a model that Debian's library trains, and takes these cases where that is the same; so Debian's
-    spm_train makes it here."""
+    """SentencePiece's default normalization for training. Its map is too large for the repository, so the test takes
+    it from a model trained by Debian's library, and uses these cases only if the maps are equal. Debian's spm_train
+    creates it here."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["spm_train", f"--input={text}", f"--model_prefix={folder}/m", "--vocab_size=300",
                         "--num_threads=1", "--minloglevel=2"], check=True, capture_output=True)

@@ -50,7 +50,7 @@ def digest(numbers):
 
 
 def truncations(tokenizer):
-    """(tokens of the first text, of the second, room, what stays of each)."""
+    """(tokens of the first text, of the second, available length, what remains of each)."""
     result = []
     for first in (0, 1, 3, 4, 7, 12):
         for second in (0, 1, 3, 4, 8, 12):
@@ -75,7 +75,7 @@ def inputs(tokenizer):
 
 
 def sentences(tokenizer, max_length=12):
-    """As run_ner: ids, labels at first pieces, labels at all pieces."""
+    """Like run_ner: ids, labels at first tokens, labels at all tokens."""
     names = sorted({tag for _, tags in SENTENCES for tag in tags})
     tokenizer.enable_truncation(max_length)
     result = []
@@ -95,7 +95,7 @@ def sentences(tokenizer, max_length=12):
 
 
 def features(tokenizer, cls, examples, max_length, stride):
-    """One for each window: question, ids, types, offsets of the context's tokens (None elsewhere), start, end."""
+    """For each window: question, ids, types, offsets of the context's tokens (None elsewhere), start, end."""
     tokenizer.enable_truncation(max_length, stride=stride, strategy="only_second")
     result = []
     for number, example in enumerate(examples):
@@ -117,7 +117,7 @@ def features(tokenizer, cls, examples, max_length, stride):
 
 
 def logit(kind, feature, position):
-    """Numbers that C++ makes too: multiples of 2^-20 in [-8, 8), exact in 32 bits."""
+    """Numbers that the C++ test computes too: multiples of 2^-20 in [-8, 8), exact in 32 bits."""
     x = (feature * 1000003 + position * 7919 + kind * 104729 + 12345) * 2654435761 % 2**32
     x ^= x >> 16
     x = x * 0x45D9F3B % 2**32
@@ -138,7 +138,7 @@ def highest(values, count):
 
 
 def predict(examples, features_, negative, n_best=20, max_answer_length=30, threshold=0.0):
-    """One for each example: the text, the candidates kept, the null score's difference."""
+    """For each example: the text, the remaining candidates, the null score's difference."""
     by_example = collections.defaultdict(list)
     for number, feature in enumerate(features_):
         by_example[feature["question"]].append((number, feature))
@@ -181,7 +181,7 @@ def normalized(text):
 
 
 def score(prediction, accepted):
-    """Exact match and F1 as the official scripts have them."""
+    """Exact match and F1, computed like the official scripts."""
     words = normalized(prediction)
     if not accepted:
         return (float(not words),) * 2
@@ -200,7 +200,7 @@ def totals(examples, predictions):
 
 
 def flat(features_):
-    """Features without what the ids say: spans of context tokens, the first one's position."""
+    """Features without information that the ids contain: spans of context tokens, the first one's position."""
     result = []
     for feature in features_:
         spans = [span for span in feature["offsets"] if span is not None]
@@ -215,7 +215,8 @@ def short(answer):
 
 
 def without_prefix_space(tokenizer):
-    """As roberta-base is saved. With it, `tokenizers` lets the first token of every window begin with its space."""
+    """In the form of a saved roberta-base. `tokenizers` then lets the first token of every window begin with its
+    space."""
     state = json.loads(tokenizer.to_str())
     state["pre_tokenizer"]["add_prefix_space"] = state["post_processor"]["add_prefix_space"] = False
     return Tokenizer.from_str(json.dumps(state))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tensorboard.json: scalars and the bytes of the event file that the `tensorboard` package makes
-of them. `check DIRECTORY` reads the event files that Shoal wrote there with that package, checksums included, and prints
+"""Writes tests/golden/tensorboard.json: scalars, and the bytes of the `tensorboard` package's event file for them.
+`check DIRECTORY` reads the event files that Shoal wrote there with that package, including checksums, and prints
 each scalar.
 """
 import argparse

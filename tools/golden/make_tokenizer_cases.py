@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/: small tokenizers as Hugging Face saves them, what it makes of odd
-texts (ids, offsets in characters, decoded text), and what its BPE trainer learns.
+"""Writes tests/golden/tokenizer/: small tokenizers as saved by Hugging Face, its results for odd texts (ids, offsets
+in characters, decoded text), and the result of its BPE trainer.
 
-Needs the packages `tokenizers` and `transformers`, Debian's `bible` for the training text (only
-where genesis.txt is missing), and GPT-2's vocabulary for gpt2.cases.json. Deterministic.
+Needs the packages `tokenizers` and `transformers`, Debian's `bible` for the training text (only if genesis.txt is
+missing), and GPT-2's vocabulary for gpt2.cases.json. Deterministic.
 """
 import argparse
 import hashlib
@@ -51,7 +51,7 @@ def texts():
 
 
 def word_piece_texts():
-    """What BERT's normalization does something to."""
+    """Texts that BERT's normalization changes."""
     marks = "".join(chr(c) for c in (0x300, 0x323, 0x5B0, 0x302E, 0x1D165, 0x94D, 0x345, 0x1D16D, 0x16FF0, 0x110BA))
     rng = random.Random(11)
     jumble = ["".join(rng.choice("aE\u00c9\u1e69\u4e2d" + marks) for _ in range(12)) for _ in range(12)]
@@ -66,7 +66,8 @@ def word_piece_texts():
 
 
 def cases(tokenizer, of=None):
-    """Per text: ids, offsets as begin, end, begin, end ..., and what decode() gives where that is not the text."""
+    """For each text: ids, offsets as begin, end, begin, end ..., and the result of decode() if it differs from the
+    text."""
     result = []
     for text in of or texts():
         encoding = tokenizer.encode(text)
@@ -132,7 +133,7 @@ def split(path, behavior, invert):
 
 
 def unknown(path, fuse):
-    """An alphabet of the text's own characters: other bytes are unknown."""
+    """The alphabet contains only the text's own characters; other bytes are unknown."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

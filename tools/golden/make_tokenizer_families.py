@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer/families/: the pipelines of tokenizer.json files as Qwen, Mistral, Gemma, Phi, SmolLM,
-DeepSeek, ModernBERT, DeBERTa-v3 and others publish them, around small models trained here, and what Hugging Face makes
-of hard texts (ids, offsets in characters, decoded text).
+"""Writes tests/golden/tokenizer/families/: the pipelines of published tokenizer.json files of Qwen, Mistral, Gemma,
+Phi, SmolLM, DeepSeek, ModernBERT, DeBERTa-v3 and others with small models trained here, and Hugging Face's results
+for hard texts (ids, offsets in characters, decoded text).
 
-families.json holds the models once and, by family, which of them with which options and the other members of its
-tokenizer.json; cases.json the results; texts.json the texts. Needs the package `tokenizers`. Deterministic.
+families.json has the models once and, for each family, its model with options, and the other members of its
+tokenizer.json. cases.json has the results and texts.json the texts. Needs the package `tokenizers`. Deterministic.
 """
 import argparse
 import hashlib
@@ -59,7 +59,7 @@ def byte_model(lines):
 
 
 def piece_model(lines):
-    """Of marks for spaces and byte tokens; the alphabet is that of the lines alone."""
+    """A model with marks for spaces and byte tokens. Its alphabet is that of the lines."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
@@ -253,7 +253,7 @@ def families():
 
 
 def without_model(family, model):
-    """A tokenizer.json but for its model."""
+    """A tokenizer.json without its model."""
     ids = model["vocab"] if isinstance(model["vocab"], dict) else {t: i for i, (t, _) in enumerate(model["vocab"])}
     fresh = len(ids)
     tokens = []

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/training_arguments.json: every field of transformers' TrainingArguments with its
-default, the values that its choices may have, and the names of optimizers and schedules."""
+"""Writes tests/golden/training_arguments.json: every field of transformers' TrainingArguments with its default, the
+accepted values of its choices, and the names of optimizers and schedules.
+"""
 import dataclasses
 import enum
 import json

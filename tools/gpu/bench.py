@@ -1,7 +1,8 @@
-"""The piece of the GPU bundle that measures: Shoal's programs beside PyTorch, in turns (ours, theirs,
-ours, theirs) on the same GPU in the same call; medians. Parts are named kernels, step-MODEL,
-step-bert-LENGTH, step-llama, capture, offload, memory, faults; --only picks some of them, and the
-report keeps the rows of the others from earlier calls."""
+"""The piece of the GPU bundle that measures: Shoal's programs and PyTorch, by turns (Shoal, PyTorch, Shoal, PyTorch)
+on the same GPU in the same call. Figures are medians. Parts are named kernels, step-MODEL, step-bert-LENGTH,
+step-llama, capture, offload, memory, faults. --only selects some of them; the report keeps the rows of the others
+from earlier calls.
+"""
 
 import json
 import os
@@ -60,7 +61,7 @@ class Bench:
             file.write(text)
 
     def ours(self, row, seconds=100, quiet=False, environment=None, **options):
-        """One run of gpt2_gpu_step; its report, or None."""
+        """Runs gpt2_gpu_step once and returns its report, or None."""
         path = os.path.join(self.context.out, "step.json")
         if os.path.exists(path):
             os.remove(path)
@@ -111,7 +112,7 @@ def has_torch(python):
 
 
 class Peer:
-    """pytorch_gpt2.py --serve: one answer a round."""
+    """pytorch_gpt2.py --serve: one answer for each round."""
 
     def __init__(self, bench, row, **options):
         self.bench, self.row = bench, row
@@ -178,7 +179,7 @@ def other_steps(bench, row):
 
 
 def steps(bench, row, compile, options):
-    """ours, theirs, ours, theirs."""
+    """Shoal, PyTorch, Shoal, PyTorch."""
     # The first run also times the products' algorithms and saves the choices.
     ours = [bench.ours(row, warmup=5, capture="on", **options)]
     peer = Peer(bench, row, compile=compile, warmup=3, **options)
@@ -219,7 +220,7 @@ def kernels(bench):
 
 
 def capture(bench):
-    """Call by call, captured with the gradients of weights beside backward, and captured without."""
+    """Call by call, captured with weight gradients concurrent to backward, and captured without."""
     for batch, length in ((1, 1024), (1, 128)):
         options = dict(model="gpt2", batch=batch, length=length, steps=30, warmup=8)
         off = bench.ours("capture", capture="off", **options)
@@ -236,7 +237,7 @@ def capture(bench):
 
 
 def offload(bench, model="gpt2-xl", length=1024):
-    """Checkpointed blocks with their inputs on the GPU and in pinned host memory, in turns."""
+    """Checkpointed blocks with their inputs on the GPU and in pinned host memory, by turns."""
     batch = BATCHES[model][bench.large]
     options = dict(model=model, batch=batch, length=length, steps=6, warmup=5, capture="on",
                    checkpoint_layers=True)
@@ -260,8 +261,8 @@ def offload(bench, model="gpt2-xl", length=1024):
 
 
 def memory(bench, cap=40, length=512):
-    """The largest batch of GPT-2 124M under `cap` GB: PyTorch eager's and ours; and at that batch tokens a
-    second beside torch.compile's, which has the whole GPU."""
+    """The largest batch of GPT-2 124M under `cap` GB for Shoal and for eager PyTorch. Also tokens per second at that
+    batch, compared with torch.compile, which may use the whole GPU."""
     found = {}
     for precision in ("autocast", "pure"):
         try:
@@ -307,7 +308,7 @@ def memory(bench, cap=40, length=512):
 
 
 def fault(bench, name, said, environment=(), **options):
-    """One run of gpt2_gpu_step that must end with 1, and every word of `said` in its last line."""
+    """Runs gpt2_gpu_step, which must end with status 1, and with every word of `said` in its last line."""
     command = [bench.program, "--model", "gpt2"]
     for key, value in options.items():
         command += [f"--{key.replace('_', '-')}", str(value)]
@@ -325,7 +326,7 @@ def fault(bench, name, said, environment=(), **options):
 
 
 def faults(bench):
-    """That a run which cannot be says why in one line: what was asked for, what each tag holds, what to change."""
+    """Runs that cannot work give the reason in one line: the requested bytes, the bytes of each tag, the remedy."""
     fault(bench, "out of memory", ("bytes", "activations", "parameters", "optimizer"), batch=16384, length=1024,
           warmup=1, steps=1)
     fault(bench, "no device", ("CUDA_VISIBLE_DEVICES",), environment={"CUDA_VISIBLE_DEVICES": ""}, batch=1)
@@ -372,7 +373,7 @@ def run(context):
 
 
 def with_earlier(now, before):
-    """The rows of an earlier call of this piece that the call `now` did not measure again stay."""
+    """Keeps the rows of an earlier call of this piece that the call `now` did not measure again."""
     kept = [row for row in before.get("rows", []) if row.get("part") not in now["parts"]]
     parts = [part for part in before.get("parts", []) if part not in now["parts"]] + now["parts"]
     left_out = [part for part in dict.fromkeys(before.get("left_out", []) + now["left_out"]) if part not in parts]

@@ -1,5 +1,6 @@
-"""Where a machine keeps what the bundle leaves out: CUDA's libraries, and libstdc++ where it is
-new enough. PyTorch's own packages are preferred, so that both are measured over the same ones."""
+"""Finds the libraries that the bundle leaves out: CUDA's, and libstdc++ if the machine's is new enough. PyTorch's
+own packages are preferred, so that both programs use the same libraries.
+"""
 
 import glob
 import os
@@ -35,7 +36,7 @@ def system_directories():
 
 
 def choose(prefer="python"):
-    """{soname: path}, the directories for LD_LIBRARY_PATH in order, and what is missing."""
+    """{soname: path}, the directories for LD_LIBRARY_PATH in order, and the missing libraries."""
     python, system = python_directories(), system_directories()
     order = python + system if prefer == "python" else system + python
     chosen, missing = {}, []
@@ -50,15 +51,14 @@ def choose(prefer="python"):
 
 
 def unresolved(program, environment):
-    """What `ldd` cannot find for a program: names, and versions that a library lacks."""
+    """Libraries that `ldd` cannot find for a program: names, and versions that a library lacks."""
     done = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
     text = done.stdout + done.stderr
     return sorted(set(re.findall(r"(\S+) => not found|version `(\S+)' not found", text)))
 
 
 def environment_for(programs, home, prefer="python"):
-    """The environment the programs run in, a list of lines that say what was chosen, and what
-    does not resolve, program by program."""
+    """The programs' environment, lines that report the chosen libraries, and the unresolved ones for each program."""
     chosen, directories, missing = choose(prefer)
     lines = [f"{name}: {os.path.realpath(path)}" for name, path in chosen.items()]
     own = os.path.join(home, "lib")

@@ -2,12 +2,12 @@
 """Runs Shoal's GPU bundle on a machine with one NVIDIA GPU and writes one report.
 
 PIECE is unit (every kernel and model test on the device), multirank (ranks that share the GPU),
-sanitize (compute-sanitizer over small shapes) or bench (beside PyTorch, in the same call); several
+sanitize (compute-sanitizer over small shapes) or bench (compared with PyTorch, in the same call); several
 may be named. Each ends within --limit seconds. report.json, in --out, holds the device, the
 versions, every program's counts with the names of what failed, and every benchmark row; reports of
 earlier pieces in --out are kept in it, and of earlier calls of bench the rows that are not measured
-again. What issue 5 asks a GPU to show is printed last, case by case, and stands under "shows".
-PIECE.logs.tar.gz beside it (of later calls PIECE.2.logs.tar.gz ...) holds what programs printed.
+again. The results of issue 5's cases are printed last and are in the report under "shows".
+PIECE.logs.tar.gz next to it (PIECE.2.logs.tar.gz ... for later calls) holds the programs' output.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def programs():
 
 
 def dry_run(environment):
-    """Without a GPU: what would run, and whether every program starts."""
+    """Without a GPU: lists what would run, and checks that every program starts."""
     problems = 0
     for program in programs():
         name = os.path.basename(program)
@@ -71,7 +71,7 @@ def dry_run(environment):
 
 
 def report_of(path):
-    """What earlier calls have left; one that was cut off may have left something else, which is kept beside."""
+    """The results of earlier calls. A file that an interrupted call left damaged is kept under another name."""
     try:
         with open(path) as file:
             return json.load(file)
@@ -84,7 +84,7 @@ def report_of(path):
 
 
 def keep(report, path):
-    """Whole or not at all: the machine may be taken away at any time."""
+    """Writes the file atomically, because the machine may be taken away at any time."""
     with open(path + ".part", "w") as file:
         json.dump(report, file, indent=1)
     os.replace(path + ".part", path)

@@ -1,6 +1,7 @@
-"""What a GPU is to show, by issue 5's table, and what the report of a run has of it. A case is `met`,
-`not met`, `below the goal` (it has what it must), `failed` (a test that it rests on), `in part`
-(something of it has no figure) or `not measured`."""
+"""The cases of issue 5's table that a GPU must show, evaluated from a run's report. A case is `met`, `not met`,
+`below the goal` (it has what is required), `failed` (a test that it needs), `in part` (a figure is missing) or `not
+measured`.
+"""
 
 # Tokens or sequences per second: required, goal.
 SPEEDS = {
@@ -25,7 +26,7 @@ FAULTS = {"unit": ("gpu_test", "runtime_device_test")}
 
 
 def tests_of(report, wanted):
-    """(verdict or None, words) of the programs that are named."""
+    """(verdict or None, text) for the named programs."""
     passed = failed = skipped = 0
     missing, chosen = [], []
     for piece, names in wanted.items():

@@ -1,5 +1,6 @@
-"""The pieces of the GPU bundle that test: GoogleTest programs in processes of their own, one a
-batch of tests, since an illegal access spoils the rest of its process."""
+"""The pieces of the GPU bundle that test. GoogleTest programs run in their own processes, one for each batch of
+tests, because an illegal access breaks the rest of its process.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -59,7 +60,7 @@ def list_tests(program, environment, chosen="*"):
 
 
 def end(process):
-    """It and what it has started (ranks, what compute-sanitizer runs), which hold its pipes open."""
+    """Ends the process and its children (ranks, children of compute-sanitizer), which hold its pipes open."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -67,7 +68,7 @@ def end(process):
 
 
 def run_batch(context, program, tests, seconds, prefix=()):
-    """One process for `tests`; {test: (result, message)}, its seconds and its whole text."""
+    """Runs `tests` in one process. Returns {test: (result, message)}, its seconds and its whole output."""
     path = os.path.join(context.home, "bin", program.name)
     command = [*prefix, path, f"--gtest_filter={':'.join(tests)}"]
     began, ended = time.time(), "ended"

@@ -1,5 +1,6 @@
-"""What the site's pages have otherwise than docs/: the start page is the README, and links to sources, which the site
-does not have, become plain text."""
+"""Differences between the site's pages and docs/: the start page is the README, and links to sources, which the site
+does not contain, become plain text.
+"""
 import pathlib
 import posixpath
 import re
@@ -28,8 +29,8 @@ def on_post_build(config):
 
 
 def blocks_apart(markdown):
-    """GitHub lets a list or a table follow a paragraph's line, and nests lists by two spaces; Python-Markdown wants an
-    empty line, and four."""
+    """On GitHub a list or a table may follow a paragraph's line, and lists are nested by two spaces. Python-Markdown
+    needs an empty line, and four spaces."""
     lines, before, fenced = [], "", False
     for line in markdown.split("\n"):
         fenced ^= line.startswith("```")

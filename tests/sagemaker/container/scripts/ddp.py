@@ -1,4 +1,6 @@
-"""Stands in for run_qa.py: DistributedDataParallel over the backend smddp, beside the same steps on one process."""
+"""Stands in for run_qa.py: DistributedDataParallel over the backend smddp, compared with the same steps on one
+process.
+"""
 import argparse
 import os
 

@@ -5,7 +5,7 @@ import time
 
 
 def meet() -> list[int]:
-    """All ranks meet where torchrun's variables say; rank 0 learns who came."""
+    """All ranks meet at the address of torchrun's variables, and rank 0 gets the list of ranks."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if rank == 0:

@@ -1,4 +1,4 @@
-"""Stands in for a training script: writes down what it was given, or fails, or waits to be stopped."""
+"""Stands in for a training script: records its arguments and variables, or fails, or waits to be stopped."""
 import argparse
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stands in for run_glue.py: a model that the job's mp_parameters cut, beside the same steps on one process."""
+"""Stands in for run_glue.py: the job's mp_parameters partition a model; the steps are compared with one process."""
 import argparse
 import os
 
