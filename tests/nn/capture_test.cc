@@ -302,7 +302,8 @@ TEST(StepCapture, ItsArenaIsGivenBackForOtherWork) {
   EXPECT_EQ(toy.capture.statistics().given_back, 3);
 }
 
-// Steps of several shapes, including the recorded one, are not captured yet.
+// Uncaptured steps of a second shape need the memory of the first shape's arena. The step that
+// records counts as one of them.
 TEST(StepCapture, ItsArenaIsGivenBackForUncapturedSteps) {
   Toy toy;
   for (const std::size_t kibibytes : {600U, 700U, 600U, 700U})
@@ -423,7 +424,7 @@ TEST(StepCapture, AnErrorBetweenPiecesEndsTheReplay) {
   EXPECT_EQ(toy.z, 5);
 }
 
-// Two ranks that exchange what they are about to do.
+// Two ranks that agree on each step before they run it.
 class Pair {
  public:
   auto exchange_of(int rank) {

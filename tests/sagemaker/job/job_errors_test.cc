@@ -487,7 +487,7 @@ void add_paths(const Json& value, const Json::json_pointer& here,
     for (std::size_t i = 0; i < value.size(); ++i) add_paths(value[i], here / i, paths, whole);
 }
 
-// Every key of the golden jobs and these further keys, with a value of every type.
+// Every key of the golden jobs, and some others, each with a value of every type.
 TEST(JobFile, WrongTypesAreRefusedWithTheirPaths) {
   const Json golden = read_job_file(testing::source_path("tests/golden/sagemaker/requests.json"));
   std::vector<Json> jobs;

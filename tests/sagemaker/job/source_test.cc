@@ -154,7 +154,7 @@ TEST_F(Source, IsClonedAtABranchOrCommit) {
   EXPECT_THROW(pack(code, "c.tar.gz"), Error);
 }
 
-// A link in a repository must not include a file of this machine.
+// A link in a cloned repository must not add a file of this machine to the archive.
 TEST_F(Source, FollowsNoLinkOutOfAClone) {
   write("secret", "geheim");
   fs::create_symlink("sub/x.txt", root_ / "code/inside");

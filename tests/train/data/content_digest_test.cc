@@ -52,7 +52,7 @@ TEST(ContentDigest, DependsOnEveryByteOfASmallFile) {
   }
 }
 
-// Of 1003 bytes, the blocks 0 to 9, 331 to 340, 662 to 671 and 993 to 1002 are hashed.
+// The file has 1003 bytes. The blocks 0 to 9, 331 to 340, 662 to 671 and 993 to 1002 are hashed.
 TEST(ContentDigest, DependsOnSizeHeadTailAndBlocksOfALargeFile) {
   const std::string text = text_of(1003);
   const std::string was = digest_of(text, kFew);

@@ -100,7 +100,7 @@ TEST_P(FindsBatchSize, AndTrainsAsIfItHadBeenGiven) {
   EXPECT_TRUE(same_bytes(output / "found/model.safetensors", output / "given/model.safetensors"));
 }
 
-// While a checkpoint is being written, its copy exists beside the next step.
+// A checkpoint is written from a copy, which exists during the next step.
 TEST(FindBatchSize, LeavesMemoryForCheckpoints) {
   const TemporaryDirectory output;
   const std::int64_t enough = peak_of(kFits, {});

@@ -121,7 +121,7 @@ TEST(TrainerStream, ASignalLosesNoSample) {
             std::vector<double>(whole.main.losses.begin() + 17, whole.main.losses.end()));
 }
 
-// Of the five shards, rank 1 has an empty one and one with a single sample.
+// The set has five shards. Rank 1 has an empty one and one with a single sample.
 TEST(TrainerStream, RanksWithShardsOfTheirOwnResumeToTheBit) {
   const auto own = [] {
     RunOptions options = streaming(2);

@@ -251,7 +251,7 @@ TEST(Trainer, ActivationOffloadingChangesNoBitAndSavesWhatLeaves) {
   const auto offloaded = run(arguments, options);
   EXPECT_EQ(offloaded.main.losses, kept.main.losses);
   EXPECT_EQ(offloaded.main.norms, kept.main.norms);
-  // Of eight blocks' inputs, two are in flight and one is in use.
+  // There are inputs of eight blocks: two are in flight and one is in use.
   const std::int64_t input = std::int64_t{8} * 12 * 192 * 4;
   EXPECT_LE(offloaded.memory_peaks[0], kept.memory_peaks[0] - (8 - 4) * input);
 }

@@ -137,7 +137,7 @@ class Visit:
         self.postponed: Exception | None = None  # the error of a module that the caller has not called yet
         self.known: dict[int, int] = {}  # the version of the random state that each rank has
 
-    # Requests, made in the thread.
+    # Requests, which the microbatch's own thread makes.
 
     def call(self, to: int, module: nn.Module, args: tuple, kwargs: dict) -> Any:
         """Calls a module that lives on pipeline rank `to`."""
