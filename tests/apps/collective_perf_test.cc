@@ -92,7 +92,7 @@ TEST(CollectivePerf, EveryOperationOfNcclTests) {
 }
 
 // Otherwise nothing would be measured, and every result would pass the check.
-TEST(CollectivePerf, RefusesAPlaceThatTheOperationDoesNotHave) {
+TEST(CollectivePerf, RefusesPlacesThatTheOperationLacks) {
   for (const char* operation : {"all_to_all", "send_recv"}) {
     const auto result = perf({operation, "--place", "in", "-b", "8", "-e", "8"});
     EXPECT_EQ(result.status, 1);
@@ -108,7 +108,7 @@ TEST(CollectivePerf, StepsBeyondTheLargestSizeAreTheEnd) {
 }
 
 // Rank 0 reports once what was not done as requested.
-TEST(CollectivePerf, OneRankSaysWhatIsNotDoneAsAsked) {
+TEST(CollectivePerf, OneRankReportsIgnoredRequests) {
   const testing::TemporaryDirectory store;
   std::vector<std::vector<std::string>> environments;
   for (const char* rank : {"0", "1"})
@@ -120,7 +120,7 @@ TEST(CollectivePerf, OneRankSaysWhatIsNotDoneAsAsked) {
   EXPECT_EQ(results[1].err, "");
 }
 
-TEST(CollectivePerf, SaysWhatIsWrongWithItsArguments) {
+TEST(CollectivePerf, ReportsWrongArguments) {
   const auto operation = perf({"all_redcue"});
   EXPECT_NE(operation.status, 0);
   EXPECT_THAT(operation.err, StartsWith("shoal-collective-perf: 'all_redcue' is not an operation; "

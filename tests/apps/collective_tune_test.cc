@@ -19,7 +19,7 @@ Timed timed(Algorithm algorithm, std::vector<double> seconds) {
   return {{algorithm, 0}, std::move(seconds)};
 }
 
-TEST(CollectiveTune, TakesOnlyWhatWinsSteadily) {
+TEST(CollectiveTune, ChoosesOnlySteadyWinners) {
   const Timed usual = timed(Algorithm::automatic, {10, 10, 10, 10});
   const auto won = [&](std::vector<Timed> others) {
     others.insert(others.begin(), usual);
@@ -119,7 +119,7 @@ TEST(CollectiveTune, PrintsTheTableInForce) {
   EXPECT_GT(rules.size(), 10u);
 }
 
-TEST(CollectiveTune, SaysWhatIsWrongWithItsArguments) {
+TEST(CollectiveTune, ReportsWrongArguments) {
   const auto run = [](std::vector<std::string> words) {
     words.insert(words.begin(), SHOAL_TUNE_PROGRAM);
     return shoal::test::run_program(words);

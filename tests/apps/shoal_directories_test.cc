@@ -175,7 +175,7 @@ TEST_F(Directories, AreKeptByRanksThatShareAModel) {
   }
 }
 
-TEST_F(Directories, WithoutAModelTypeOpenBesideTheOption) {
+TEST_F(Directories, WithoutAModelTypeOpenWithTheOption) {
   prepare("gpt2/tiny");
   json without = config_;
   without["model_type"] = nullptr;

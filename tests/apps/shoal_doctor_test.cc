@@ -101,7 +101,7 @@ TEST(DoctorImages, NeedLinesThatThereAre) {
 }
 
 // A fake cmake prints its arguments.
-TEST(DoctorImages, AreBuiltWithWhatJobsNeed) {
+TEST(DoctorImages, AreBuiltWithTheLibrariesOfJobs) {
   const testing::TemporaryDirectory root;
   std::ofstream(root / "cmake") << "#!/bin/sh\necho \"$@\"\n";
   std::filesystem::permissions(root / "cmake", std::filesystem::perms::owner_all);
@@ -113,7 +113,7 @@ TEST(DoctorImages, AreBuiltWithWhatJobsNeed) {
     EXPECT_THAT(steps.out, HasSubstr(std::string("-D") + flag + "=ON"));
 }
 
-TEST_F(Shoal, SaysWhatItAndTheMachineHave) {
+TEST_F(Shoal, DoctorListsTheBuildAndTheMachine) {
   EXPECT_THAT(shoal({"version"}).out, HasSubstr("shoal "));
   const auto doctor = shoal({"doctor", "--json"});
   ASSERT_EQ(doctor.status, 0) << doctor.err;

@@ -195,7 +195,7 @@ TEST_F(ShoalJobs, StopAndMetrics) {
   EXPECT_EQ(jobs_json({"describe", "a-job"})["TrainingJobStatus"], "Stopping");
 }
 
-TEST_F(ShoalJobs, SaysWhatIsWrongInOneLine) {
+TEST_F(ShoalJobs, ErrorsAreOneLine) {
   const auto refused = [&](std::vector<std::string> words, std::vector<std::string> environment,
                            const std::string& why) {
     const ProgramResult result = jobs(std::move(words), std::move(environment));

@@ -37,7 +37,7 @@ TEST_F(Shoal, PacksDocuments) {
 
 // The blocks hold other documents, or have another size: a position in the epoch then
 // means something else.
-TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
+TEST_F(Shoal, WarnsIfARunResumesWithOtherBlocks) {
   const auto said = [this](const std::vector<std::string>& options) {
     auto words = options;
     words.insert(words.end(), {"--save_steps", "2", "--do_eval", "false"});
@@ -72,7 +72,7 @@ TEST_F(Shoal, SaysThatARunGoesOnInOtherBlocks) {
 }
 
 // The file was rewritten under its name, and by chance with the same length.
-TEST_F(Shoal, SaysThatARunGoesOnInAnotherFileOfTheSameNameAndSize) {
+TEST_F(Shoal, WarnsIfARunResumesWithAnotherFileOfTheSameNameAndSize) {
   const std::string text = sentences(300), file = mine_ / "train.txt", from = mine_ / "from";
   const auto said = [&](std::vector<std::string> options) {
     options.insert(options.end(),

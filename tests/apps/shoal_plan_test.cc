@@ -139,7 +139,7 @@ TEST_F(ShoalPlan, ASavedPlanTrains) {
   expect_refused(shoal(words), "plan.json");
 }
 
-TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
+TEST_F(ShoalPlan, ARunChoosesTheFastestLayoutAndLogsItsPrediction) {
   const std::string machine = two_devices(mine_ / "two.json");
   expect_refused(train({"--auto"}), "auto needs a machine");
   expect_refused(train({"--auto", "--machine", "p4d.24xlarg"}), "did you mean p4d.24xlarge?");
@@ -160,7 +160,7 @@ TEST_F(ShoalPlan, ARunTakesTheFastestLayoutAndSaysWhatAStepShouldTake) {
 }
 
 // As on two hosts that have each calibrated themselves into a file of the same name.
-TEST_F(ShoalPlan, RanksWhoseMachinesChooseDifferentLayoutsAreTold) {
+TEST_F(ShoalPlan, RanksWithDifferentLayoutsAreRefused) {
   const std::string fast = R"({"bandwidth": 1e12, "latency": 0})",
                     slow = R"({"bandwidth": 1.1, "latency": 10})";
   for (const auto& [rank, links] : {std::pair{"0", fast}, {"1", slow}}) {
@@ -177,7 +177,7 @@ TEST_F(ShoalPlan, RanksWhoseMachinesChooseDifferentLayoutsAreTold) {
               AllOf(HasSubstr("in the layout {"), HasSubstr("start all ranks with the same")));
 }
 
-TEST_F(ShoalPlan, ARunShowsItsPredictionBesideWhatItMeasures) {
+TEST_F(ShoalPlan, ARunLogsPredictionsAndMeasurements) {
   const std::string machine = two_devices(mine_ / "two.json", 1e16);  // faster than any machine
   const auto run = train({"--max_steps", "4", "--machine", machine});
   ASSERT_EQ(run.status, 0) << run.err;

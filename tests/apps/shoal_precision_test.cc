@@ -27,7 +27,7 @@ class ShoalPrecision : public ShoalOnTasks {
   }
 };
 
-TEST_F(ShoalPrecision, AutoIsF32WhereBf16IsEmulated) {
+TEST_F(ShoalPrecision, AutoIsF32IfBf16IsEmulated) {
   const auto emulated = without({"--bf16", "auto"});
   expect_before_training(emulated, "bf16 auto: f32, this processor has no AVX512_BF16 or AMX");
   EXPECT_THAT(emulated.out, AllOf(HasSubstr("parameters, f32\n"), Not(HasSubstr("warning"))));
@@ -37,7 +37,7 @@ TEST_F(ShoalPrecision, AutoIsF32WhereBf16IsEmulated) {
   EXPECT_EQ(text_of(model_file()), weights) << "f32 was requested";
 }
 
-TEST_F(ShoalPrecision, EmulatedBf16IsSaidBeforeTrainingBegins) {
+TEST_F(ShoalPrecision, EmulatedBf16IsReportedBeforeTraining) {
   expect_before_training(without({"--bf16", "true"}), "warning: bf16 is emulated (");
   EXPECT_EQ(saved(), "bf16");
 }
@@ -54,7 +54,7 @@ TEST_F(ShoalPrecision, AResumedRunComputesAsItsCheckpoint) {
   EXPECT_THAT(changed.out, HasSubstr("the type computed in was bf16 in "));
 }
 
-TEST_F(ShoalPrecision, AutoIsOfBf16Alone) {
+TEST_F(ShoalPrecision, AutoIsOnlyForBf16) {
   expect_refused(train({"--bf16", "auto", "--fp16", "true"}), "bf16 is auto and fp16 is set");
   expect_refused(train({"--bf16", "auto", "--stochastic_rounding", "true"}), "set bf16 true");
   expect_refused(train({"--bf16", "sometimes"}), "true, false or auto");

@@ -97,7 +97,7 @@ class Recipes : public ShoalOnTasks {
 
 class EachRecipe : public Recipes, public ::testing::WithParamInterface<Job> {};
 
-TEST_P(EachRecipe, RunsAloneDataParallelAndModelParallel) {
+TEST_P(EachRecipe, RunsOnOneRankDataParallelAndModelParallel) {
   const Job& job = GetParam();
   const std::string model = this->model(job), data = this->data(job);
   for (const std::string variant : {"", "-dp", "-mp"}) {
@@ -282,7 +282,7 @@ TEST_F(Dictionaries, LanguageModelling) {
   }
 }
 
-TEST_F(Dictionaries, SayWhatIsNotThere) {
+TEST_F(Dictionaries, ReportUnsupportedKeys) {
   const Job& job = job_of("bert-large-squad");
   cache("bert", job);
   const auto refused = [&](const json& dictionary, const std::string& words) {

@@ -65,7 +65,7 @@ TEST_F(ShoalStream, TrainsAndResumesToTheBit) {
   EXPECT_EQ(text_in(out() + "/checkpoint-6/trainer_state.json"), state);
 }
 
-TEST_F(ShoalStream, TwoRanksReadWhatOneReads) {
+TEST_F(ShoalStream, TwoRanksReadTheSameAsOne) {
   ASSERT_EQ(shoal(words({"--logging_steps", "1"})).status, 0);
   const auto alone = losses_in(out());
   const auto both = on_ranks(2, words({"--logging_steps", "1", "--per_device_train_batch_size", "2",

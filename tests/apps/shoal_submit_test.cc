@@ -207,7 +207,7 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
 }
 
 // Commit 39c9efe0 only printed a note and submitted the job.
-TEST_F(Submit, RefusesWhatShoalsContainerEndsWith) {
+TEST_F(Submit, RefusesJobsThatShoalsContainerWouldRefuse) {
   std::ofstream(root_ / "code/train.sh") << "pass";
   const auto shell = dry_run({{"entry_point", "train.sh"}});
   EXPECT_EQ(shell.status, 1);
@@ -271,7 +271,7 @@ TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
 }
 
 // The setting is found in every place from which `shoal train` reads it.
-TEST_F(Submit, KnowsWhereThereIsNoBf16) {
+TEST_F(Submit, KnowsInstancesWithoutBf16) {
   const nlohmann::json v100 = {{"instance_type", "ml.p3.16xlarge"}};
   std::ofstream(root_ / "code/run.json") << R"({"bf16": true})";
   const auto in_file = dry_run(v100);
@@ -329,7 +329,7 @@ TEST_F(Submit, LooksForTheCode) {
 
 // Checking must not wait for a pipe's writer or read a device without end. The error
 // names the kind of file.
-TEST_F(Submit, TakesFilesAndDirectoriesAlone) {
+TEST_F(Submit, AcceptsOnlyFilesAndDirectories) {
   ASSERT_EQ(::mkfifo((root_ / "code/fifo").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/zero", root_ / "code/zero");
   for (const char* name : {"code/texts", "code/texts.json"})

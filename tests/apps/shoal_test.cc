@@ -334,7 +334,7 @@ TEST_F(Shoal, TrainsOnAMeshUnderMpirun) {
   EXPECT_TRUE(bytes(model + "/model.safetensors") == bytes(model_file()));
 }
 
-TEST_F(Shoal, SaysOnceUnderMpirunWhatIsWrong) {
+TEST_F(Shoal, ReportsErrorsOnceUnderMpirun) {
   const auto refused = under_mpirun(train_words({"--mp_parameters", R"({"partitions": 3})"}));
   if (!refused) GTEST_SKIP() << "mpirun is not installed";
   EXPECT_EQ(refused->status, 2);

@@ -42,7 +42,7 @@ TEST_F(Shoal, TokenizesBothWays) {
 }
 
 // A Llama directory with only tokenizer.model: texts, training, generation.
-TEST_F(Shoal, TakesATokenizerModelAlone) {
+TEST_F(Shoal, AcceptsADirectoryWithOnlyTokenizerModel) {
   namespace fs = std::filesystem;
   const std::string model =
       SHOAL_EXAMPLES "/../tests/golden/tokenizer/sentence_piece/llama/tokenizer.model";

@@ -160,7 +160,7 @@ TEST_F(ShoalEvaluates, EndAtTheDeadlineWhenARankIsStopped) {
   EXPECT_THAT(survivor.err, HasSubstr("missing: rank 1"));
   EXPECT_TRUE(is_one_line(survivor.err)) << survivor.err;
 }
-TEST_F(ShoalEvaluates, SaveAndEndWhenToldTo) {
+TEST_F(ShoalEvaluates, SavesAndEndsOnASignal) {
   const auto [rank, seconds] = run(-1, SIGTERM);
   EXPECT_EQ(rank.status, 128 + SIGTERM) << rank.err;
   EXPECT_LT(seconds, kDeath);

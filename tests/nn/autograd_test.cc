@@ -294,7 +294,7 @@ TEST_F(Autograd, ATensorWrittenAfterItWasSavedIsNoticed) {
               HasSubstr("checkpoint: a tensor"));
 }
 
-TEST_F(Autograd, SavedTensorHooksChangeNothingButWhereTensorsLie) {
+TEST_F(Autograd, SavedTensorHooksChangeOnlyWhereTensorsAreStored) {
   const auto gamma = rig.parameter("gamma", {8}, 3), beta = rig.parameter("beta", {8}, 4);
   const auto projection = rig.parameter("qkv", {8, 24}, 9);
   const std::vector<std::shared_ptr<Parameter>> all{weight, bias, gamma, beta, projection};
@@ -387,7 +387,7 @@ TEST_F(Autograd, AFrozenLinearKeepsNoInput) {
   EXPECT_EQ(rig.activations(), 64 * 8 * 4) << "only the output";
 }
 
-TEST_F(Autograd, BackwardFreesWhatItHasPassed) {
+TEST_F(Autograd, BackwardFreesTensorsAsItGoes) {
   constexpr int kLayers = 6;
   constexpr std::int64_t kActivation = 64 * 8 * 4;
   std::vector<std::int64_t> seen;

@@ -122,7 +122,7 @@ TEST(BatchSize, IsForetoldFromOneStep) {
   }
 }
 
-TEST(BatchSize, ItsRoomIsWhatAStepCanHave) {
+TEST(BatchSize, CountsTheMemoryThatAStepCanUse) {
   CaptureMemory memory;
   PoolMemory pool(memory.limited);
   PlannedMemory planned(pool, memory.limited);

@@ -133,7 +133,7 @@ TEST(PlannedMemory, BlocksThatOutliveAStepAreNotInItsArena) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-TEST(PlannedMemoryDeath, ItsBlocksAreToldApart) {
+TEST(PlannedMemoryDeath, WritesOutsideABlockAreDetected) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   CaptureMemory memory;
   const auto step = [&](bool beside, bool after) {
@@ -160,7 +160,7 @@ TEST(PlannedMemoryDeath, ItsBlocksAreToldApart) {
 }
 #endif
 
-TEST(PlannedMemory, ABlockThatIsHeldOnKeepsItsArena) {
+TEST(PlannedMemory, ALiveBlockKeepsItsArena) {
   CaptureMemory memory;
   Buffer kept;
   const auto step = [&](bool keeps) {
@@ -260,7 +260,7 @@ TEST(StepCapture, EachKeyHasItsGraphAndTheOldestGoes) {
   EXPECT_EQ(toy.capture.statistics().captured, 3);
 }
 
-TEST(StepCapture, ALargerArenaVoidsWhatWasCaptured) {
+TEST(StepCapture, ALargerArenaInvalidatesCapturedGraphs) {
   Toy toy;
   for (int i = 0; i < 5; ++i) toy.step(2, 256);
   for (int i = 0; i < 5; ++i) toy.step(2, 4096);

@@ -63,7 +63,7 @@ class Refusing final : public Dispatcher {
   void run(const Operation&, const std::function<void()>&) override {}
 };
 
-TEST(Dispatchers, NothingComputesBesideThem) {
+TEST(Dispatchers, NothingComputesOutsideThem) {
   // The bodies never run, so no gradient may change, whatever its state was.
   Refusing refusing;
   Rig rig(testing::make_test_kernels(0), &refusing);
@@ -216,7 +216,7 @@ void expect_sound(const std::vector<StorageLifetime>& lifetimes, const MemoryPla
 
 // Two storages have the same address one after the other. The records of the first must not
 // apply to the second.
-TEST(RecordingDispatcher, TellsStoragesApartThatSharedAnAddress) {
+TEST(RecordingDispatcher, DistinguishesStoragesAtOneAddress) {
   DirectDispatcher direct;
   RecordingDispatcher recorder(direct);
   alignas(Storage) std::byte place[sizeof(Storage)];
@@ -238,7 +238,7 @@ TEST(RecordingDispatcher, TellsStoragesApartThatSharedAnAddress) {
   EXPECT_EQ(recorder.operations()[1].outputs, std::vector<int>{1}) << "taken for the first";
 }
 
-TEST(MemoryPlan, NeverOverlapsWhatLivesTogether) {
+TEST(MemoryPlan, NeverOverlapsLiveStorages) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<StorageLifetime> lifetimes(random() % 40);

@@ -346,7 +346,7 @@ TEST(EncoderConfig, SaysWhetherItLearnsNumbers) {
   EXPECT_EQ(again.num_labels, 3);
 }
 
-TEST(EncoderModel, RefusesUnknownInputs) {
+TEST(EncoderModel, RefusesInputsThatItCannotUse) {
   Golden golden("distilbert", EncoderTask::masked_lm);
   golden.input.token_types = golden.input.ids;
   EXPECT_THAT([&] { golden.model.logits(golden.room.context, golden.input); },

@@ -181,7 +181,7 @@ TEST_F(Functional, DropoutKeepsTheRateAndTheMean) {
   }
 }
 
-TEST_F(Functional, DropoutIsReproducibleAndEachPlaceDropsOtherElements) {
+TEST_F(Functional, DropoutIsReproducibleAndEachSiteDropsOtherElements) {
   const Tensor x = ones({2, 16, 32});
   const DropoutSite site{.probability = 0.5f, .path_hash = 5};
   const Tensor mask = dropped(x, site);

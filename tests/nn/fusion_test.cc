@@ -115,7 +115,7 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
 }
 
 // Deliberately unfused operations are found, with the bytes that pass between them.
-TEST(FusionCatalogue, FindsWhatIsLeftApart) {
+TEST(FusionCatalogue, FindsUnfusedChains) {
   Recorded rig;
   const auto parameter = [&](const char* name, Shape shape) {
     auto made = std::make_unique<Parameter>(name, shape, Initializer{Initializer::Kind::ones});
@@ -141,7 +141,7 @@ TEST(FusionCatalogue, FindsWhatIsLeftApart) {
 }
 
 // If the other summand comes after the product, the product could not have been added to it.
-TEST(FusionCatalogue, KnowsWhatCouldNotBeOne) {
+TEST(FusionCatalogue, SkipsChainsThatCannotBeFused) {
   Recorded rig;
   const auto tensor = [&] {
     return Tensor::zeros({16}, DType::f32, *rig.host, MemoryTag::activations);
@@ -165,7 +165,7 @@ TEST(FusionCatalogue, KnowsWhatCouldNotBeOne) {
 
 // The log of a captured kind of step lists the chains that remain, as seen in the kind's first
 // step.
-TEST(FusionCatalogue, IsLookedThroughForEachKindOfCapturedSteps) {
+TEST(FusionCatalogue, IsSearchedForEachKindOfCapturedStep) {
   test::CaptureMemory memory;
   const auto kernels = kernels::make_cpu_kernels({.threads = 1, .memory = &memory.planned});
   DirectDispatcher direct;

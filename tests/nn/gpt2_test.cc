@@ -238,7 +238,7 @@ class Log final : public UnitObserver {
   }
 };
 
-TEST(Gpt2, TellsAnObserverOfItsUnits) {
+TEST(Gpt2, CallsAnObserverForItsUnits) {
   Model model(small(), DType::f32);
   const ChainInput input{
       model.ids({2, 17}, tokens(34, 61, 1)), model.ids({2, 17}, tokens(34, 61, 2)), {}, {}};

@@ -223,7 +223,7 @@ TEST(Materialize, EachParameterHasItsDistribution) {
   EXPECT_NEAR(neighbours / count, 0, 5 / std::sqrt(count));
 }
 
-TEST(Materialize, GivesTheSameBitsWhateverElseThereIs) {
+TEST(Materialize, GivesTheSameBitsWhateverElseExists) {
   Rig rig;
   Tree tree;
   tree.name_tree("transformer");

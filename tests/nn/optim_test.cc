@@ -68,7 +68,7 @@ class Optimizers : public ::testing::Test {
   }
 };
 
-TEST_F(Optimizers, KeepTheirStatesWhereTheyAreTold) {
+TEST_F(Optimizers, KeepTheirStatesInTheGivenMemory) {
   CountingMemory here(*memory), there(*memory);
   const Tensor numbers = Tensor::zeros({100}, DType::f32, *memory, MemoryTag::parameters);
   const std::vector<Segment> segments = {
@@ -149,7 +149,7 @@ TEST_F(Optimizers, ClipByTheGlobalNormAndSkipWhatIsNotFinite) {
   EXPECT_EQ(segments[0].master.const_data<float>()[0], before);
 }
 
-TEST_F(Optimizers, NormAddsWhatOtherShardsHold) {
+TEST_F(Optimizers, NormIncludesOtherShards) {
   class Others final : public UpdateGroup {
     double sum_squares(double mine, double*) override { return mine + 16; }
   } others;
@@ -267,7 +267,7 @@ TEST_F(Optimizers, StochasticRoundingKeepsItInTheMean) {
   EXPECT_GT(trained(true), 1 + 0.9 * moved) << "LAMB's steps grow with the weights";
 }
 
-TEST_F(Optimizers, StochasticRoundingIsRefusedWhereThereAreMasters) {
+TEST_F(Optimizers, StochasticRoundingIsRefusedWithMasters) {
   Segment segment{.name = "w",
                   .master = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::parameters),
                   .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients),

@@ -220,7 +220,7 @@ class Packed : public ::testing::TestWithParam<std::tuple<Family, DType, Fixture
   double tolerance() const { return options().dtype == DType::f32 ? 2e-6 : 2e-2; }
 };
 
-TEST_P(Packed, TextsAreAsTheyAreAlone) {
+TEST_P(Packed, TextsComputeLikeSeparateTexts) {
   const Step packed = Trained(options()).step_packed(), alone = Trained(options()).step_alone();
   EXPECT_TRUE(std::isfinite(alone.loss) && alone.loss > 100) << alone.loss;
   EXPECT_NEAR(packed.loss / alone.loss, 1, tolerance() / 4);

@@ -99,7 +99,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference / whole);
 }
 
-TEST(RightPadding, LengthsSayWhatTheMaskSays) {
+TEST(RightPadding, LengthsAndMaskGiveTheSameResults) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Step by_mask = step_by("auto", dtype, false), by_lengths = step_by("own", dtype, true);
     EXPECT_TRUE(std::isfinite(by_mask.loss) && by_mask.loss > 0);

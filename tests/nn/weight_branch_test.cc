@@ -28,7 +28,7 @@ class WeightBranchTest : public ::testing::Test {
   std::vector<int> ran_;
 };
 
-TEST_F(WeightBranchTest, HoldsWhatWorksOwnUntilTheyWereWaitedFor) {
+TEST_F(WeightBranchTest, HoldsTensorsUntilTheirWorkWasAwaited) {
   WeightBranch branch(rig_.context.stream.device, 3);
   for (int i = 0; i < 3; ++i) queue(branch, i);
   EXPECT_EQ(held(), 3);
@@ -64,7 +64,7 @@ TEST_F(WeightBranchTest, RefusesToBeOfNoWorks) {
   EXPECT_THROW(WeightBranch(rig_.context.stream.device, 0), Error);
 }
 
-TEST(WantsWeightBranch, SmallStepsUnlessToldOtherwise) {
+TEST(WantsWeightBranch, IsTrueForSmallStepsByDefault) {
   unsetenv("SHOAL_CAPTURE_BRANCHES");
   EXPECT_TRUE(wants_weight_branch(2048));
   EXPECT_FALSE(wants_weight_branch(2049));

@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Families, SavedConfig,
                                            "distilbert", "albert"),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST(WrittenConfig, HasWhatChangedSinceItWasRead) {
+TEST(WrittenConfig, HasTheFieldsThatChanged) {
   Gpt2Config gpt2 = Gpt2Config::from_json(cases()["gpt2"]["read"], "config.json");
   gpt2.n_layer = 5;
   gpt2.eos_token_id = 9;
@@ -137,7 +137,7 @@ void expect_loads(Model& model, const std::string& from, const std::string& rena
     }
 }
 
-TEST(TiedModel, LoadsFromTheHeadsWeightAlone) {
+TEST(TiedModel, LoadsFromOnlyTheHeadsWeight) {
   Fixture room;
   const AssignParameter assign = assign_values(room.context);
   const std::string gpt2 = testing::golden_path("gpt2/tiny");

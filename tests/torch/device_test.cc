@@ -345,7 +345,7 @@ TEST_P(OnDevices, UnsupportedCallsAreRefusedByName) {
 
 #ifdef C10D_BACKEND_HAS_HOOKS
 // An exception in a hook has no effect.
-TEST_P(OnDevices, HooksAreToldOfEndsAndFailures) {
+TEST_P(OnDevices, HooksReceiveEndsAndFailures) {
   run(
       [](Rank& rank) {
         std::mutex mutex;

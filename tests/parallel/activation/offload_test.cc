@@ -139,7 +139,7 @@ TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
   EXPECT_GT(offloader.statistics().early, 0);
 }
 
-TEST(Offload, ATapeThatIsDroppedGivesItsPlaceBack) {
+TEST(Offload, ADroppedTapeFreesItsStorage) {
   Model model;
   Offloader offloader(model.memory, {.min_bytes = kHidden});
   for (int i = 0; i < 3; ++i) {

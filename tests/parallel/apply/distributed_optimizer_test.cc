@@ -76,7 +76,7 @@ TEST(DistributedOptimizer, ContinuesOnAnotherLayout) {
 }
 
 // Given weights, parameter by parameter and part by part.
-TEST(ParallelModel, StartsFromWhatItIsGiven) {
+TEST(ParallelModel, StartsFromGivenWeights) {
   const auto number = [](std::size_t place) { return 1e-4f * static_cast<float>(place) + 0.1f; };
   for (const Layout& layout :
        {Layout{.pp = 2, .tp = 2, .dtype = DType::bf16},
@@ -189,7 +189,7 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
   }
 }
 
-TEST(ParallelModel, TheModeComesBackWhereEvaluationFails) {
+TEST(ParallelModel, TheModeIsRestoredIfEvaluationFails) {
   const auto said = test::thread_rank_errors(1, [&](const World& world, Store& store) {
     const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {1, 1, 1}, Placement("cluster"));

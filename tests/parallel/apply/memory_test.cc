@@ -345,7 +345,7 @@ TEST(LayoutMemory, ParametersAndGradientsAreToo) {
 // between blocks happens.
 constexpr double kActivations = 0.05;
 
-TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
+TEST(LayoutMemory, CheckpointsAndOffloadingSaveThePredictedMemory) {
   const auto of = [](int group, bool offloads) {
     SCOPED_TRACE(fmt::format("group {}{}", group, offloads ? ", offloaded" : ""));
     const Held rank = held(
@@ -365,7 +365,7 @@ TEST(LayoutMemory, CheckpointsAndOffloadingSaveWhatTheySay) {
 }
 
 // A plan counts the memory that stays. Its times do not include waiting for a file.
-TEST(LayoutMemory, APlanKnowsWhatLeaves) {
+TEST(LayoutMemory, APlanLeavesOutOffloadedActivations) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {
     nn::Fixture room(false, 1);
     const auto group = collectives::make_communicator(world, store);

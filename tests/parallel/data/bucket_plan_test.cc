@@ -55,7 +55,7 @@ TEST(BucketPlan, StartsWithASmallBucketAndCutsAGiantIntoEqualOnesOfItsOwn) {
   EXPECT_EQ(plan.buckets[5].entries.size(), 1u);
 }
 
-TEST(BucketPlan, BalancesWhatLiesBetweenGiants) {
+TEST(BucketPlan, BalancesBucketsBetweenGiants) {
   // 30 parameters of 1024 elements have 4 KiB each. 120 KiB in buckets of at most 50 KiB are
   // three buckets of 40 KiB.
   const std::vector<std::int64_t> counts(30, 1024);
@@ -78,12 +78,12 @@ std::vector<int> turns(std::vector<BucketTiming> buckets, int in_flight) {
   return plan_turns(buckets, 100, in_flight);
 }
 
-TEST(PlanTurns, GoByReadinessWhereTheWireIsFree) {
+TEST(PlanTurns, FollowReadinessIfNoTransferWaits) {
   EXPECT_EQ(turns({{10, 0, 2}, {20, 0, 1}, {30, 0, 0}}, 2), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(turns({{30, 0, 0}, {20, 0, 1}, {10, 0, 2}}, 1), (std::vector<int>{2, 1, 0}));
 }
 
-TEST(PlanTurns, GoByNeedWhereSeveralWait) {
+TEST(PlanTurns, FollowNeedIfSeveralWait) {
   // All are ready before the first transfer ends. With one bucket in flight, only that one
   // goes before its turn.
   const std::vector<BucketTiming> burst{{0.0, 0, 3}, {0.1, 0, 2}, {0.2, 0, 1}, {0.3, 0, 0}};

@@ -68,7 +68,7 @@ const std::vector<std::int64_t> kCounts{5000, 3, 1, 70000, 17, 2000, 900, 40000}
 
 class ReducerRanks : public ::testing::TestWithParam<int> {};
 
-TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
+TEST_P(ReducerRanks, SumsOverAllRanksAndMicrobatches) {
   test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
     const auto parameters = make_parameters(kCounts);
@@ -97,7 +97,7 @@ TEST_P(ReducerRanks, SumsWhatAllRanksAndMicrobatchesGave) {
 }
 
 // Gradients that no backward wrote are zeroed in stream order, after queued work.
-TEST_P(ReducerRanks, ClearsBehindWhatIsQueued) {
+TEST_P(ReducerRanks, ClearsAfterQueuedWork) {
   test::run_thread_ranks(GetParam(), [](const World& world, Store& store) {
     const auto communicator = communicator_of(world, store);
     const auto parameters = make_parameters(kCounts);
@@ -274,7 +274,7 @@ TEST(Reducer, WaitsForOneParameterWhileOthersAreUnderWay) {
 
 // The callbacks run once a step for each parameter: on_complete before any of it is sent, and
 // on_reduced only after backward and before the wait for it returns.
-TEST(Reducer, TellsOfCompleteAndOfReducedGradients) {
+TEST(Reducer, ReportsCompleteAndReducedGradients) {
   for (const int ranks : {1, 2})
     test::run_thread_ranks(ranks, [](const World& world, Store& store) {
       const auto communicator = communicator_of(world, store);

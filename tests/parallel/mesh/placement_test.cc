@@ -95,7 +95,7 @@ TEST(MeshShape, LeavesTheRestToDataParallelism) {
   EXPECT_THAT(error_text([] { mesh_shape(2, 65536, 65536); }), HasSubstr("start 4294967296 ranks"));
 }
 
-TEST(PlacementTable, SaysWhereEachRankStands) {
+TEST(PlacementTable, ShowsThePositionOfEachRank) {
   EXPECT_EQ(placement_table({2, 1, 2}, Placement("cluster")),
             "mesh of 4 ranks: rdp 2 x pp 1 x tp 2, placement DPT\n"
             " rank  rdp   pp   tp  its model (mp) on ranks\n"

@@ -205,7 +205,7 @@ TEST(Partition, HoldsTiedWeightsOnceAStage) {
   EXPECT_EQ(two.costs[1].parameters, 503);
 }
 
-TEST(Partition, ByHandMeansWhatItSays) {
+TEST(Partition, ByHandIsUsedAsGiven) {
   const auto units = units_of({1, 1, 1, 1, 1});
   const PartitionOptions three{.stages = 3};
   EXPECT_EQ(partition_by_counts(units, "3,1,1", three).stages,

@@ -126,7 +126,7 @@ std::string legality_table() {
   return table;
 }
 
-TEST(Legality, TheDocumentHasWhatIsSaid) {
+TEST(Legality, TheDocumentHasTheTexts) {
   std::ifstream file(testing::source_path("docs/guides/parallelism.md"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::string table = legality_table();
@@ -135,7 +135,7 @@ TEST(Legality, TheDocumentHasWhatIsSaid) {
       << table;
 }
 
-TEST(Legality, ReadsWhatMattersOffTheModulesOfAModel) {
+TEST(Legality, ReadsSizesFromAModelsModules) {
   nn::Gpt2Config config;
   config.n_embd = 24;
   config.n_head = 6;
@@ -160,7 +160,7 @@ TEST(Legality, RemediesAreOfOneBatchWhateverIsAccumulated) {
   EXPECT_THAT(problems[0].remedy, HasSubstr("1, 2, 4"));
 }
 
-TEST(Legality, AllowsWhatCanBe) {
+TEST(Legality, AllowsValidPlans) {
   EXPECT_THAT(problems_of({}), IsEmpty());
   EXPECT_THAT(problems_of({.ranks = 24,
                            .pipeline = 2,
@@ -177,7 +177,7 @@ TEST(Legality, AllowsWhatCanBe) {
               IsEmpty());
 }
 
-TEST(Legality, TellsOptionsWithoutEffect) {
+TEST(Legality, ReportsOptionsWithoutEffect) {
   EXPECT_THAT(idle_of({}), IsEmpty());
   EXPECT_THAT(idle_of({.speed = true}), ElementsAre(HasSubstr("tensor_parallel_degree is 1")));
   EXPECT_THAT(idle_of({.ranks = 2, .tensor = 2, .speed = true, .sharding = 1}),

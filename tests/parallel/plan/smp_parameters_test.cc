@@ -117,7 +117,7 @@ TEST(SmpParameters, TakesSmpsExamples) {
             2);
 }
 
-TEST(SmpParameters, NamesWhatIsWrong) {
+TEST(SmpParameters, NamesErrors) {
   expect_refused({
       {R"({"partitons": 2})", "did you mean partitions?"},
       {R"({"partitions": 2, "pipeline_parallel_degree": 4})", "they are one option"},
@@ -262,7 +262,7 @@ TEST(SmpParameters, CutsAutomaticallyOrByHand) {
 }
 
 // A stage that keeps more microbatches gets fewer units.
-TEST(SmpParameters, TheCutKnowsWhatTheScheduleKeeps) {
+TEST(SmpParameters, ThePartitionUsesTheSchedulesMicrobatches) {
   std::vector<UnitCost> units = units_of(12);
   for (UnitCost& unit : units) unit.activation_bytes = 1000;
   const auto counts = [&](const char* text) {
@@ -495,7 +495,7 @@ TEST(SmpParameters, SayHowTheCommunicatorIsMade) {
               HasSubstr("put the rule into the file"));
 }
 
-TEST(SmpParameters, SaysWhatHasNoEffect) {
+TEST(SmpParameters, ReportsKeysWithoutEffect) {
   const Rows rows = {
       {R"({"ddp_port": 1234})", "launcher's variables"},
       {R"({"deterministic_server": false})", "agreed before the step"},
@@ -518,7 +518,7 @@ TEST(SmpParameters, SaysWhatHasNoEffect) {
               IsEmpty());
 }
 
-TEST(SmpParameters, RefusesWhatThereIsNot) {
+TEST(SmpParameters, RefusesUnsupportedFeatures) {
   expect_refused({
       {R"({"contiguous": false})", "contiguous is false, which there is not here: stages are"},
       {R"({"checkpoint_attentions": true})", "use activation_checkpointing"},

@@ -339,7 +339,7 @@ TEST(Predict, RailsHaveTheirOwnShareOfTheNetwork) {
   EXPECT_NEAR(gradients(1), rings, 1e-12);
 }
 
-TEST(Predict, SayWhatAPriceMakesOfAStep) {
+TEST(Predict, PricesAStep) {
   json file = plain_machine();
   file["price"] = {{"dollars_per_hour", 36}, {"date", "2026-11-01"}, {"region", "nowhere"}};
   const Prediction p = predicted({.ranks = 8}, read_machine(file, "test"));  // two nodes

@@ -380,7 +380,7 @@ TEST(SpotTrace, RefusesOtherFiles) {
   EXPECT_THAT(error_text([] { read_spot_trace("nowhere.json"); }), HasSubstr("nowhere.json"));
 }
 
-TEST(SpotJob, RefusesWhatCannotBe) {
+TEST(SpotJob, RefusesImpossibleJobs) {
   const SpotTrace trace = trace_of({1, 0});
   const SpotJob good{.work = 7200,
                      .deadline = 9000,

@@ -111,7 +111,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> owned(const ShardPlan& plan, 
   return runs;
 }
 
-TEST(ShardPlan, CutsASetAlikeWhateverElseThereIs) {
+TEST(ShardPlan, DividesASetAlikeWhateverElseExists) {
   // Parameters 0 and 7 are tied with another stage, which has only one parameter besides.
   const std::vector<std::int64_t> other{kCounts[7], 999, kCounts[0]};
   const std::vector<std::vector<int>> here{{0, 7}}, there{{2, 0}};
@@ -145,7 +145,7 @@ TEST(ShardPlan, CutsASetAlikeWhateverElseThereIs) {
               HasSubstr("parameter 2 of 11 is unknown, or in two sets"));
 }
 
-TEST(ShardPlan, KeepsWholeWhatHasNoMoreElementsThanTheThreshold) {
+TEST(ShardPlan, KeepsParametersUpToTheThresholdWhole) {
   const std::vector<std::int64_t> counts = {39, 40, 41};
   const ShardPlan plan = plan_unit_shards(counts, std::vector<std::vector<int>>{{0, 1, 2}}, 40, {});
   ASSERT_EQ(plan.unit_buckets, 1);

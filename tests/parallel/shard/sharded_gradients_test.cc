@@ -88,7 +88,7 @@ struct Rank {
 
 // Gradients that no backward wrote are zero, in a bucket with other gradients and in a
 // bucket of their own.
-TEST(ShardedGradients, AreZeroWhereNoBackwardCame) {
+TEST(ShardedGradients, AreZeroWithoutABackward) {
   for (const int level : {1, 2})
     test::run_thread_ranks(2, [level](const World& world, Store& store) {
       Rank rank(world, store, std::vector<std::int64_t>{500, 40, 300, 5}, level, 360);

@@ -140,7 +140,7 @@ TEST(ShardedTraining, SkipsAnOverflowOnEveryRank) {
 }
 
 // Prefetching changes only when values arrive.
-TEST(ShardedTraining, BringsNoMoreParametersThanItMay) {
+TEST(ShardedTraining, GathersNoMoreParametersThanTheLimit) {
   const nn::Gpt2Config config = tiny();
   const std::int64_t block = 12 * config.n_embd * config.n_embd + 13 * config.n_embd;
   for (const bool prefetch : {false, true})
@@ -171,7 +171,7 @@ TEST(ShardedTraining, BringsNoMoreParametersThanItMay) {
     });
 }
 
-TEST(ShardedTraining, PrefetchesOnlyWhatFitsBesideWhatIsThere) {
+TEST(ShardedTraining, PrefetchesOnlyWithinTheLimit) {
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const Groups groups(world, store, 2);
     // One block fits, but not two.

@@ -364,7 +364,7 @@ TEST(Exchange, EnterAndLeaveAreEachOthersBackward) {
 }
 
 // A sent tensor is kept until the other rank, which is late, has read it.
-TEST(Exchange, HoldsWhatIsSent) {
+TEST(Exchange, KeepsSentTensorsAlive) {
   for (const bool reduces : {false, true})
     for (const auto split : {ActivationSplit::sequence, ActivationSplit::batch}) {
       std::latch let_go(1);

@@ -47,7 +47,7 @@ TEST(TensorParallelReplace, OneRankKeepsItsModel) {
   });
 }
 
-TEST(TensorParallelReplace, PartsKeepWhatWasSetOnTheWhole) {
+TEST(TensorParallelReplace, PartsKeepTheSettingsOfTheWhole) {
   on_group({2, ActivationSplit::none}, [](const TensorParallel& group) {
     nn::Gpt2 model(tiny()), whole(tiny());
     model.parameters()[0]->set_trainable(false);  // the tied embedding

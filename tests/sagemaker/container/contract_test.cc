@@ -104,7 +104,7 @@ TEST(Contract, DecodesEachHyperparameterOnce) {
             Json::parse(R"({"a": "\"1\"", "b": 1, "c": "text", "d": {"x": [1]}})"));
 }
 
-TEST(Contract, HasTheRegionOfS3WhereTheContainerSaysNone) {
+TEST(Contract, TakesTheRegionOfS3IfTheContainerHasNone) {
   OptMl ml;
   ml.hyperparameters({{"sagemaker_region", "\"eu-west-1\""}});
   const auto region = [&ml](const Json& variables) {

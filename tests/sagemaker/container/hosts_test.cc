@@ -172,7 +172,7 @@ TEST(Hosts, ServeToTheEndOnceStopped) {
 }
 
 // mpirun leaves such a process on a host if its first process does not wait for children.
-TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
+TEST(Hosts, DoNotTakeEndedProcessesForRunning) {
   const testing::TemporaryDirectory root;
   const std::string name = "ended" + std::to_string(::getpid());
   std::filesystem::copy_file("/bin/true", root / name);
@@ -190,7 +190,7 @@ TEST(Hosts, DoNotTakeWhatHasEndedForRunning) {
 }
 
 // The first host starts mpirun when the last one has arrived.
-TEST(Hosts, WaitForMpirunAsLongAsHostsMayTakeToCome) {
+TEST(Hosts, WaitForMpirunAsLongAsHostsMayTakeToArrive) {
   const HostRules rules;
   EXPECT_GT(rules.start_seconds, rules.connect_seconds);
 }
@@ -224,7 +224,7 @@ TEST(Hosts, GiveMpirunAMomentAfterASignal) {
 }
 
 // ssh is a script that runs the command on this machine.
-TEST(Hosts, AreToldHowItEnded) {
+TEST(Hosts, LearnHowTheJobEnded) {
   const testing::TemporaryDirectory root;
   HostRules rules = quick();
   rules.ssh = root / "ssh";

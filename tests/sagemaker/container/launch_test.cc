@@ -62,7 +62,7 @@ TEST(Launch, IsMpirunOnTheFirstHost) {
   EXPECT_THAT(launch_of(second, 8).words, ElementsAre());
 }
 
-TEST(Launch, SaysNothingOfEfaWhereThereIsNone) {
+TEST(Launch, SetsNothingForEfaWithoutIt) {
   OptMl ml({"algo-1", "algo-2"}, "algo-1", "ml.g5.xlarge");
   ml.hyperparameters(kDataParallel);
   EXPECT_THAT(text(launch_of(ml, 1)), Not(HasSubstr("FI_")));
@@ -71,7 +71,7 @@ TEST(Launch, SaysNothingOfEfaWhereThereIsNone) {
 
 // NCCL_NET is set if the plugin must work or the job must end: several hosts whose GPU memory EFA
 // can read. Elsewhere NCCL may fall back to sockets.
-TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
+TEST(Launch, AllowsNcclOnlyEfaIfItReadsGpuMemory) {
   const auto words = [](const std::vector<std::string>& hosts, const char* type) {
     OptMl ml(hosts, hosts[0], type);
     ml.hyperparameters(kDataParallel);
@@ -91,7 +91,7 @@ TEST(Launch, LeavesNcclNoOtherNetworkWhereEfaReadsGpus) {
 
 // The job's environment (`forwarded`) overrides the defaults, and its mpirun options
 // override the environment.
-TEST(Launch, LetsTheJobHaveTheLastWord) {
+TEST(Launch, LetsTheJobOverrideDefaults) {
   OptMl ml({"algo-1", "algo-2"}, "algo-1", "ml.p4d.24xlarge");
   ml.hyperparameters({{"sagemaker_mpi_enabled", "true"},
                       {"sagemaker_mpi_custom_mpi_options",

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 
-TEST(Reason, IsWhatShoalSaid) {
+TEST(Reason, IsShoalsErrorLine) {
   EXPECT_EQ(
       reason_of("[1,0]<stderr>:warning\n[1,3]<stderr>: shoal train: no train_file\n-----\nmpirun "
                 "noticed something\n",
@@ -72,7 +72,7 @@ TEST(Reason, IsTheEndOfAScriptsTraceback) {
             "a.py (exit status 3): OSError: y\nmore of y\n  File \"b.py\", line 2");
 }
 
-TEST(Reason, IsALineWhereAScriptHasNoTraceback) {
+TEST(Reason, IsTheLastLineWithoutATraceback) {
   EXPECT_EQ(reason_of_script("a.py", "usage: a.py\na.py: error: no --x\n", 2),
             "a.py: a.py: error: no --x (exit status 2)");
   EXPECT_EQ(reason_of_script("a.py", "", 3), "a.py (exit status 3): it said nothing");
@@ -134,7 +134,7 @@ class Export : public ::testing::Test {
   testing::TemporaryDirectory root_;
 };
 
-TEST_F(Export, KnowsWhatIsNew) {
+TEST_F(Export, ExportsOnlyNewModels) {
   const auto began = fs::file_time_type::clock::now() - std::chrono::seconds(1);
   EXPECT_FALSE(has_model_since(root_ / "run", began));  // a checkpoint is not a model
   std::ofstream(root_ / "run/model.safetensors") << "weights";
@@ -155,7 +155,7 @@ TEST_F(Export, TakesTheFilesOfTheModel) {
   EXPECT_FALSE(fs::exists(root_ / "model/.shoal-export"));
 }
 
-TEST_F(Export, LeavesNothingWhereItFails) {
+TEST_F(Export, LeavesNothingIfItFails) {
   std::ofstream(root_ / "run/model.safetensors") << "new";
   std::ofstream(root_ / "blocked") << "a file";
   EXPECT_THROW(export_model(root_ / "run", root_ / "blocked"), Error);

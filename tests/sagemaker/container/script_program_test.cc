@@ -67,7 +67,7 @@ class Script : public Train {
   }
 };
 
-TEST_F(Script, GetsWhatAmazonsToolkitGives) {
+TEST_F(Script, GetsTheVariablesOfAmazonsToolkit) {
   OptMl ml;
   fill(ml, {{"epochs", "2"}, {"text", "\"a b\""}, {"flag", "true"}});
   const ProgramResult result = run(ml, {.environment = {"PYTHONPATH=/elsewhere"}});
@@ -105,7 +105,7 @@ TEST_F(Script, HasTorchrunsVariablesOnEachRank) {
 }
 
 // A distribution with one rank uses no mpirun, and has the same variables.
-TEST_F(Script, HasTorchrunsVariablesAlone) {
+TEST_F(Script, HasTorchrunsVariablesWithOneRank) {
   OptMl ml;
   fill(ml, ranks(1, "record"));
   const ProgramResult result = run(ml);
@@ -200,7 +200,7 @@ TEST_F(Script, NeedsAnImageWithPython) {
 }
 
 // The container repeats SIGUSR1. A second SIGTERM could end the script before it has saved.
-TEST_F(Script, IsToldOnceThoughUsr1IsRepeated) {
+TEST_F(Script, GetsOneSignalThoughUsr1IsRepeated) {
   ProgramOptions stop;
   stop.signal_when_out_has = "up";
   stop.signal = SIGUSR1;

@@ -43,7 +43,7 @@ TEST_F(TrainDryRun, ShowsWhatItWouldDo) {
   }
 }
 
-TEST_F(TrainDryRun, LeavesNothingWhereItOnlyShows) {
+TEST_F(TrainDryRun, LeavesNoFiles) {
   OptMl ml;
   fill_with_archive(ml);
   const testing::TemporaryDirectory aside;

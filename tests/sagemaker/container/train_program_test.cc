@@ -63,7 +63,7 @@ TEST_F(Train, ContinuesUnderMpirunToo) {
 }
 
 // The stopped program could not save.
-TEST_F(Train, DoesNotSayThatAFailedStopHolds) {
+TEST_F(Train, DoesNotClaimASavedRunAfterAFailedStop) {
   const OptMl ml;
   script(ml.path("shoal"),
          "trap 'echo \"shoal train: no space is left\" >&2; exit 1' TERM\n"
@@ -100,7 +100,7 @@ void damage_newest_checkpoint(const std::string& output_dir, std::mt19937& rando
 
 // The command that `train` starts is killed at random moments, and its newest checkpoint
 // is damaged each time.
-TEST_F(Train, GoesOnFromTheLastWholeCheckpointAfterKills) {
+TEST_F(Train, ResumesFromTheLastWholeCheckpointAfterKills) {
   const bool full = std::getenv("SHOAL_TEST_FULL") != nullptr;
   const Json run = hyperparameters(full ? 400 : 12, {{"save_strategy", "\"steps\""},
                                                      {"save_steps", full ? "5" : "3"},
@@ -172,7 +172,7 @@ TEST_F(Train, ReadsPipesAsFiles) {
 
 // Ranks that wait for an unreadable channel are ended. If `train` is stopped meanwhile, the channel
 // is not the reported reason.
-TEST_F(Train, FailsWhereAChannelDoes) {
+TEST_F(Train, FailsIfAChannelFails) {
   for (const auto& [mpirun, status] :
        {std::pair{"exec sleep 600\n", 143},
         {"trap 'kill -TERM $PPID; exit 1' TERM\nwhile :; do sleep 0.02; done\n", 1}}) {
@@ -186,7 +186,7 @@ TEST_F(Train, FailsWhereAChannelDoes) {
 }
 
 // The cases are a worker, and the first host before it has met the others.
-TEST_F(Train, AHostSaysThatAChannelFailedThoughItIsStopped) {
+TEST_F(Train, AStoppedHostStillReportsAFailedChannel) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the test counts threads, and ThreadSanitizer adds one";
 #endif
@@ -429,7 +429,7 @@ TEST_F(Train, TrainsOnTwoHosts) {
 
 // mpirun exits with 0 if the signal came while it was starting ranks. Nothing has been trained
 // then, even if an earlier job left a model among the checkpoints.
-TEST_F(Train, IsNotDoneBecauseMpirunSaysSo) {
+TEST_F(Train, FailsIfMpirunExitsWith0BeforeTraining) {
   OptMl ml({"localhost"}, "localhost");
   fill(ml, hyperparameters(3, {{"sagemaker_mpi_enabled", "true"},
                                {"sagemaker_mpi_num_of_processes_per_host", "2"}}));

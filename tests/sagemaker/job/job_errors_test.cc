@@ -223,7 +223,7 @@ TEST(JobFile, CountsCharactersAndNotBytes) {
   EXPECT_THAT(changed({{"environment", {{"A", text + "x"}}}}), HasSubstr("has 513 characters"));
 }
 
-TEST(JobFile, SaysWhatIsAllowedButSeldomMeant) {
+TEST(JobFile, NotesUnusualSettings) {
   Json job = right();
   job["use_spot_instances"] = true;
   job["max_wait"] = 86400;
@@ -291,7 +291,7 @@ std::vector<std::string> notices_of(const Json& changes) {
   return make_training_job(job, {.region = {}, .now = {}}).notices;
 }
 
-TEST(JobFile, SaysWhatShoalsImageCannotRun) {
+TEST(JobFile, ReportsSettingsThatShoalsImageCannotRun) {
   EXPECT_THAT(notices_of({{"entry_point", "train.sh"}}),
               ::testing::ElementsAre(HasSubstr("entry_point is train.sh, but Shoal's image runs")));
   EXPECT_THAT(
@@ -467,7 +467,7 @@ TEST(JobFile, ItsSecretsStandInNoMessage) {
   }
 }
 
-TEST(JobFile, TakesPlacesOfUltraServers) {
+TEST(JobFile, AcceptsUltraServerPlacements) {
   Json job = right();
   job["instance_placement_config"] = {
       {"EnableMultipleJobs", true},

@@ -35,7 +35,7 @@ TEST(Instances, InstancesWithEfaForGpuMemoryAreKnown) {
   EXPECT_FALSE(has_device_rdma("ml.p3dn.24xlarge"));
 }
 
-TEST(Images, SayWhatTheyAre) {
+TEST(Images, AreRecognisedByName) {
   EXPECT_EQ(image_base_name("1.dkr.ecr.us-east-1.amazonaws.com/a/huggingface-pytorch-training:1.7"),
             "huggingface-pytorch-training");
   EXPECT_EQ(shoal_build("1.dkr.ecr.us-east-1.amazonaws.com/shoal:0.1.0-cuda12"),
@@ -50,7 +50,7 @@ TEST(Images, SayWhatTheyAre) {
   EXPECT_EQ(domain_of_region("cn-north-1"), "amazonaws.com.cn");
 }
 
-TEST(Images, AreNamedWithWhatThereIs) {
+TEST(Images, ErrorsListTheExistingImages) {
   const auto refused = [](const FrameworkVersions& versions, const char* region) {
     Problems problems;
     framework_image(versions, region, *find_instance_type("ml.p4d.24xlarge"), problems);

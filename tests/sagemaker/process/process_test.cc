@@ -17,7 +17,7 @@ ProcessResult shell(const std::string& command, const ProcessOptions& options = 
   return run_process({"sh", "-c", command}, options);
 }
 
-TEST(Process, TellsHowItEnded) {
+TEST(Process, ReportsHowItEnded) {
   EXPECT_EQ(shell("exit 0").status, 0);
   EXPECT_EQ(shell("exit 7").status, 7);
   EXPECT_EQ(shell("kill -KILL $$").status, 128 + SIGKILL);
@@ -52,7 +52,7 @@ TEST(Process, MissingProgramsAreNamed) {
 }
 
 // A parent that ignores SIGCHLD hides how this program's children end.
-TEST(Process, IsNotWaitedForForEverWhereSigchldIsIgnored) {
+TEST(Process, IsNotWaitedForForEverIfSigchldIsIgnored) {
   const auto before = std::signal(SIGCHLD, SIG_IGN);
   EXPECT_THROW(shell("exit 3"), Error);
   std::signal(SIGCHLD, before);
@@ -81,7 +81,7 @@ TEST(Process, IsSentUsr1AgainUntilItEnds) {
   EXPECT_FALSE(result.was_killed);
 }
 
-TEST(Process, IsToldToStopOnceInItsOwnSignal) {
+TEST(Process, GetsItsStopSignalOnce) {
   std::atomic<int> stop{0};
   std::thread later([&stop] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

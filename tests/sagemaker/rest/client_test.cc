@@ -54,7 +54,7 @@ TEST_F(Client, SendsWhatTheServiceWants) {
   EXPECT_FALSE(sent.request.allow_plain);
 }
 
-TEST_F(Client, TriesAgainWhatMayPass) {
+TEST_F(Client, RetriesTemporaryErrors) {
   const Steps passing = {refused(400, "ThrottlingException"),
                          refused(500, "InternalFailure"),
                          kBroken,

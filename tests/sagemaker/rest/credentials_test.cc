@@ -400,7 +400,7 @@ TEST(Provider, SecretsAreWiped) {
 }
 
 // Hostile configurations and answers of services.
-TEST(Profile, AConfigurationThatIsMadeToHurtIsReadInLinearTime) {
+TEST(Profile, AHostileConfigurationIsReadInLinearTime) {
   std::string nested = "[default]\n" + std::string(100'000, 'k') + " =\n", many = "[default]\n";
   for (int i = 0; i < 50'000; ++i) {
     nested += fmt::format(" a{} = 1\n", i);
@@ -414,7 +414,7 @@ TEST(Profile, AConfigurationThatIsMadeToHurtIsReadInLinearTime) {
             "");
 }
 
-TEST(ServiceError, AnAnswerThatIsMadeToHurtIsReadInLinearTime) {
+TEST(ServiceError, AHostileAnswerIsReadInLinearTime) {
   std::string deep, wide = "<Error>";
   for (int i = 0; i < 100'000; ++i) {
     deep += "<a>";

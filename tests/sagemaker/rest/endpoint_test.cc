@@ -80,7 +80,7 @@ class SessionSettings : public ::testing::Test {
   std::string config_;
 };
 
-TEST_F(SessionSettings, RegionOfWhereItIsSaid) {
+TEST_F(SessionSettings, TakeTheRegionFromItsFirstSource) {
   EXPECT_THAT(error_text([&] { session({}); }), HasSubstr("no AWS region"));
   config_ = "[default]\nregion = eu-west-1 # home\n[profile x]\nregion=ap-south-1\n";
   EXPECT_EQ(session({}).region(), "eu-west-1");
@@ -91,7 +91,7 @@ TEST_F(SessionSettings, RegionOfWhereItIsSaid) {
   EXPECT_EQ(session({{"AWS_REGION", "us-east-2"}}, {.region = "sa-east-1"}).region(), "sa-east-1");
 }
 
-TEST_F(SessionSettings, EndpointsOfWhereTheyAreSaid) {
+TEST_F(SessionSettings, TakeEndpointsFromTheirFirstSource) {
   config_ =
       "[default]\nregion = us-east-1\nendpoint_url = http://profile\nservices = mine\n"
       "[services mine]\ns3 =\n  endpoint_url = http://services\n  other = x\n";

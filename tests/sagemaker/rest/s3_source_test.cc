@@ -34,7 +34,7 @@ class Source : public ::testing::Test {
   std::vector<double> waits_;
 };
 
-TEST_F(Source, WholeInParts) {
+TEST_F(Source, ReadsAWholeObjectInParts) {
   const auto source = reader().open("s3://bucket/object");
   EXPECT_EQ(source->size(), 10'500);
   EXPECT_EQ(source->name(), "s3://bucket/object");
@@ -65,7 +65,7 @@ TEST_F(Source, HoldsNoPartsThatWereRead) {
 }
 
 // The parts write into the caller's memory, so open() must wait for all of them.
-TEST_F(Source, WaitsForAllPartsWhereOneFails) {
+TEST_F(Source, WaitsForAllPartsIfOneFails) {
   const auto source =
       reader({.connections = 1, .part_bytes = 1000, .attempts = 1}).open("s3://bucket/object");
   aws_.fail_next({.operation = "S3 GetObject", .reply = xml_error(503, "SlowDown", "later")});

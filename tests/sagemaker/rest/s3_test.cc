@@ -76,7 +76,7 @@ TEST_F(ObjectStore, ChecksumsThatS3Keeps) {
   EXPECT_EQ(s3_.head({"bucket", "c"}).checksum_name, "");
 }
 
-TEST_F(ObjectStore, ReadsAgainWhatWasCut) {
+TEST_F(ObjectStore, ReadsAgainAfterACut) {
   aws_.put_object("bucket/a", bytes_of(5000));
   aws_.fail_next({.operation = "S3 GetObject", .done = true, .cut_after = 3000});
   aws_.fail_next({.operation = "S3 GetObject", .reply = xml_error(503, "SlowDown", "slow down")});

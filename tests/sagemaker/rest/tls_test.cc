@@ -53,7 +53,7 @@ class Tls : public ::testing::Test {
   }};
 };
 
-TEST_F(Tls, NamesTheIssuer) {
+TEST_F(Tls, RefusesUnknownIssuersWithTheRemedy) {
   const Certificate own = make_certificate();
   EXPECT_THAT(refusal(own, ""),
               AllOf(HasSubstr("GET https://localhost:"), HasSubstr("self-signed certificate"),

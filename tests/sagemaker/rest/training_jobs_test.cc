@@ -72,7 +72,7 @@ TEST_F(Jobs, CreatesNoJobTwice) {
   log::set_level(log::Level::info);
 }
 
-TEST_F(Jobs, CreatesAgainWhatWasNotCreated) {
+TEST_F(Jobs, RetriesAJobThatWasNotCreated) {
   const Fault unavailable{.operation = "SageMaker CreateTrainingJob",
                           .reply = {.status = 503, .body = "<html>busy</html>"}};
   aws_.fail_next(unavailable, 2);
@@ -283,7 +283,7 @@ class Log : public Jobs {
   }
 };
 
-TEST_F(Log, ReadsOnWhereItStopped) {
+TEST_F(Log, ContinuesWhereItStopped) {
   JobLog log(session_.client(Service::logs), "a-job");
   EXPECT_TRUE(read(log).empty()) << "there is no group yet";
   aws_.add_log("a-job/algo-1-1", 2000, "second");

@@ -406,7 +406,7 @@ TEST(CheckpointDirectory, AnUnusableDirectoryIsNamed) {
               ::testing::AllOf(HasSubstr("cannot make the directory"), HasSubstr("output_dir")));
 }
 
-TEST(CheckpointWriter, WritesWhileTheCallerGoesOn) {
+TEST(CheckpointWriter, WritesWhileTheCallerContinues) {
   CheckpointWriter writer;
   std::atomic<bool> release{false}, done{false};
   writer.submit([&] {

@@ -301,7 +301,7 @@ TEST(Convert, NothingIsOverwrittenOrLeftHalfDone) {
     EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("tmp-")));
 }
 
-TEST(Inspect, TellsWhatIsThere) {
+TEST(Inspect, ListsTheContents) {
   const TemporaryDirectory directory;
   write_setup(directory / "model", false);
   write_whole(directory / "model", false);
@@ -339,7 +339,7 @@ TEST(Inspect, TellsWhatIsThere) {
   EXPECT_EQ(json.at("tensors")[0].at("shape"), nlohmann::json({4, 12}));
 }
 
-TEST(Inspect, TellsWhatIsMissing) {
+TEST(Inspect, ListsMissingParts) {
   const TemporaryDirectory directory;
   const auto problems = [&](const std::string& name) {
     return inspect_checkpoint(directory / name, false).problems;

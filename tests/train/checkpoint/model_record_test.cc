@@ -58,7 +58,7 @@ TEST_F(ModelRecord, RefusesWhatTensorsDoNotShow) {
       AllOf(HasSubstr("num_attention_heads"), HasSubstr("hidden_act")));
 }
 
-TEST_F(ModelRecord, PassesOverWhatIsNotComputedWith) {
+TEST_F(ModelRecord, IgnoresFieldsWithoutEffectOnResults) {
   EXPECT_THAT(check(nlohmann::json::object()), IsEmpty());
   EXPECT_THAT(check({{"torch_dtype", "bfloat16"},
                      {"transformers_version", "5"},
@@ -70,7 +70,7 @@ TEST_F(ModelRecord, PassesOverWhatIsNotComputedWith) {
   EXPECT_THAT(check_same_model(directory / "without", kSaved, as_it_is), IsEmpty());
 }
 
-TEST_F(ModelRecord, SaysWhereDropoutChanges) {
+TEST_F(ModelRecord, ReportsChangesOfDropout) {
   const auto said = check({{"attention_dropout", 0.0}});
   ASSERT_EQ(said.size(), 1U);
   EXPECT_THAT(said[0], AllOf(HasSubstr("attention_dropout is 0.1 in "), HasSubstr("and 0.0 here")));

@@ -303,7 +303,7 @@ TEST_F(RunLockTest, BeatsWhileItIsHeld) {
   EXPECT_EQ(text().size(), before.size());
 }
 
-TEST_F(RunLockTest, CheckSaysWhoTookItAndTheEndLeavesTheirs) {
+TEST_F(RunLockTest, CheckNamesTheNewOwnerAndTheEndKeepsItsFile) {
   {
     const RunLock lock(output_.path(), {}, kShort);
     lock.check();

@@ -47,7 +47,7 @@ TEST_F(PaddingCollatorTest, PadsToTheLongestAndItsMultiple) {
 }
 
 // Without labels a language model learns its own tokens. Padding is not a target.
-TEST_F(PaddingCollatorTest, PaddingIsNoLabel) {
+TEST_F(PaddingCollatorTest, PaddingIsNotALabel) {
   const std::vector<Sample> samples = {{.input_ids = {1}}, {.input_ids = {4, 5}}};
   const Batch batch = PaddingCollator(9, 2).collate(samples, *memory_);
   EXPECT_EQ(values<std::int32_t>(batch.labels), (std::vector<std::int32_t>{1, -100, 4, 5}));

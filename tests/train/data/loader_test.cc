@@ -133,7 +133,7 @@ TEST_F(LoaderTest, ResumesOnAnotherNumberOfRanks) {
   }
 }
 
-TEST_F(LoaderTest, ErrorsComeInOrderAndTheLoaderGoesOn) {
+TEST_F(LoaderTest, ErrorsComeInOrderAndTheLoaderContinues) {
   for (const int workers : {0, 1, 4}) {
     const auto loader = make({.size = 40, .workers = workers, .shuffle = false, .bad = 13});
     for (int k = 0; k < 10; ++k) {
@@ -236,7 +236,7 @@ TEST_F(LoaderTest, StopsWhileEveryWorkerBlocks) {
   EXPECT_LE(slow->inside, 16);  // each worker finishes its sample and may have begun one more
 }
 
-TEST_F(LoaderTest, RefusesWhatCannotBe) {
+TEST_F(LoaderTest, RefusesInvalidOptions) {
   EXPECT_THROW(make({.batch = 0}), Error);
   EXPECT_THROW(make({.workers = -1}), Error);
   const auto loader = make({});

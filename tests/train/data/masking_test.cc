@@ -105,7 +105,7 @@ TEST_F(MaskingTest, DependsOnNeitherRanksNorWorkersNorBatches) {
 }
 
 // The order is not shuffled, so that both epochs have the same samples at the same positions.
-TEST_F(MaskingTest, HidesOtherTokensInEveryEpochAndPlace) {
+TEST_F(MaskingTest, MasksOtherTokensInEveryEpochAndPosition) {
   const MaskingCollator collator(*tokenizer_, {});
   const std::vector<Sample> same(2, words_->get(3));
   std::set<Ids> seen;
@@ -229,7 +229,7 @@ TEST_F(MaskingTest, LeavesWhatIsNotAttended) {
   EXPECT_THROW(collator.collate(bad, *memory_), Error);
 }
 
-TEST_F(MaskingTest, SaysWhatCannotBe) {
+TEST_F(MaskingTest, RefusesUnsuitableTokenizers) {
   EXPECT_THAT(refusal("plain", {}), HasSubstr("no mask token"));
   const testing::TemporaryDirectory folder;
   write_file_atomically(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##\n");

@@ -117,7 +117,7 @@ TEST_F(PipeTest, RanksShareTheOrder) {
 }
 
 // A new process starts at PREFIX_0, wherever the run continues.
-TEST_F(PipeTest, AResumedRunReadsOnToItsPlace) {
+TEST_F(PipeTest, AResumedRunReadsUpToItsPosition) {
   constexpr int kBatches = 110;
   for (const std::int64_t buffer : {0, 1, 40, 10000}) {
     std::vector<StreamState> states;
@@ -212,7 +212,7 @@ TEST_F(PipeTest, EndsWhileItWaits) {
   }
 }
 
-TEST_F(PipeTest, RefusesWhatIsNoPipe) {
+TEST_F(PipeTest, RefusesOtherFiles) {
   std::ofstream(directory_ / "train_0") << "1\n";
   EXPECT_THAT(test::error_text([&] { loader(0, 0)->next(); }), HasSubstr("is no named pipe"));
   PipeOptions options;

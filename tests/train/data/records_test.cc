@@ -128,7 +128,7 @@ TEST_F(Records, BadRowsStopOrAreSkipped) {
   EXPECT_NE(rows.first_skipped().find("line 2"), std::string::npos);
 }
 
-TEST_F(Records, SayWhatIsWrong) {
+TEST_F(Records, ErrorsNameTheProblem) {
   const RecordFile rows(file("cola.tsv", "gj04\t1\t\tOur friends.\n"),
                         {.columns = {"source", "label", "mark", "sentence"}});
   EXPECT_EQ(rows.get(0).text("sentence"), "Our friends.");

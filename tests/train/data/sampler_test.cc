@@ -107,7 +107,7 @@ TEST(DistributedSampler, ThePermutationIsPartOfTheFormat) {
   EXPECT_EQ(permutation(10, 42, 1), (std::vector<std::int64_t>{1, 9, 2, 7, 3, 0, 4, 6, 5, 8}));
 }
 
-TEST(DistributedSampler, RefusesWhatCannotBe) {
+TEST(DistributedSampler, RefusesInvalidOptions) {
   EXPECT_THROW(DistributedSampler(0, {}), Error);
   EXPECT_THROW(DistributedSampler(5, {.ranks = 2, .rank = 2}), Error);
   EXPECT_THROW(DistributedSampler(5, {.ranks = 0}), Error);

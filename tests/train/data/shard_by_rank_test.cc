@@ -89,7 +89,7 @@ TEST(ShardByRank, NumbersSamplesOfAllRanksDifferently) {
   EXPECT_EQ(claim->ordinals.stride, 2);
 }
 
-TEST(ShardByRank, EveryRankGoesOnFromOneState) {
+TEST(ShardByRank, EveryRankResumesFromOneState) {
   for (const std::int64_t buffer : {0, 1, 6, 50})
     for (const std::int64_t at : {1, 4, 9, 17, 40}) {
       std::vector<Places> rest;

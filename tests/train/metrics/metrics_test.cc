@@ -61,7 +61,7 @@ TEST(Metrics, NormalizeAnswers) {
             "fox den hen");
 }
 
-TEST(Metrics, HandleMissingClasses) {
+TEST(Metrics, AreUndefinedForEmptyOrConstantInputs) {
   EXPECT_TRUE(std::isnan(accuracy({}, {})));
   EXPECT_TRUE(std::isnan(f1_score({}, {})));
   EXPECT_TRUE(std::isnan(matthews_correlation({}, {})));

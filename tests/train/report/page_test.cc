@@ -95,7 +95,7 @@ RunLog usual(const std::string& name, int ranks, double seconds = 0.5) {
   return run;
 }
 
-TEST(Escape, NothingGetsOutOfItsPlace) {
+TEST(Escape, NoTextBreaksOutOfItsElement) {
   EXPECT_EQ(escape("<b a=\"1\" b='2'>&amp;"), "&lt;b a=&quot;1&quot; b=&#39;2&#39;&gt;&amp;amp;");
   EXPECT_EQ(escape("größer 数 😀"), "größer 数 😀");
   const std::string bad = "\xEF\xBF\xBD";
@@ -232,7 +232,7 @@ TEST(Page, LossesThatAreNotFiniteAreMarked) {
   expect_sound(page({&all, 1}, "shoal 1"));
 }
 
-TEST(Page, DamageIsSaid) {
+TEST(Page, DamageIsReported) {
   const RunLog run = run_of("torn", "{\"loss\": 3, \"step\": 1}\nxyz\n{\"loss\": 2, \"st");
   const std::string html = page({&run, 1}, "shoal 1");
   expect_sound(html);

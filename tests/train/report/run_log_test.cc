@@ -172,7 +172,7 @@ TEST(ReadRun, RefusesOtherDirectoriesInOneLine) {
   EXPECT_EQ(error_of({place / "runs/a"}), "no error");
 }
 
-TEST(ReadRun, NamesTellRunsApart) {
+TEST(ReadRun, NamesDistinguishRuns) {
   const TemporaryDirectory place;
   for (const char* name : {"x/run", "y/run", "other"}) {
     fs::create_directories(place / name);
@@ -227,7 +227,7 @@ TEST(RunLog, AHostileLogIsReadInLinearTime) {
   EXPECT_EQ(testing::within_budget(again.size(), "again", [&] { (void)parse_run(again); }), "");
 }
 
-TEST(RunLog, SaysWhatIsLeftOut) {
+TEST(RunLog, ReportsOmissions) {
   EXPECT_THAT(remarks_of(parse_run("{\"loss\": 3, \"step\": 1}\nxyz\n{\"loss\": 2, \"st")),
               ElementsAre(StartsWith("The last line of metrics.jsonl is cut off"),
                           StartsWith("1 line of metrics.jsonl is no JSON object"),

@@ -67,7 +67,7 @@ TEST(Devices, UnreadableCardsNameTheirRank) {
   }
 }
 
-TEST(Devices, ARankWithoutAGpuBesideOthersIsNamedByAll) {
+TEST(Devices, AllRanksNameARankWithoutAGpu) {
   const auto errors = test::thread_rank_errors(3, [](const World& world, Store& store) {
     exchange_devices(world, store, world.rank == 1 ? cpu("b") : gpu("a", world.rank, "x"),
                      Deadline::in_seconds(20));

@@ -112,7 +112,7 @@ std::vector<double> losses(Job& job, const std::string& directory, int steps,
   return all;
 }
 
-TEST_F(JobTest, ContinuesWhereACheckpointIs) {
+TEST_F(JobTest, ResumesIfACheckpointExists) {
   const testing::TemporaryDirectory scratch;
   std::vector<double> whole, all;
   const Ended end = ended({}, [&](Job& job) {

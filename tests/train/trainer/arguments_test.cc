@@ -239,7 +239,7 @@ TEST(Arguments, EvaluationHasThePrecisionOfTraining) {
               HasSubstr("fp16_full_eval is true, but"));
 }
 
-TEST(Arguments, TheLossScaleIsOfF16AndSaidOnce) {
+TEST(Arguments, TheLossScaleIsForF16AndSetOnce) {
   EXPECT_EQ(refusal({{"fp16", true},
                      {"grad_scaler_init_scale", 1024},
                      {"grad_scaler_growth_factor", 4},
@@ -433,7 +433,7 @@ TEST(Arguments, WrongTypesAndRangesAreAllReported) {
   EXPECT_THAT(text, HasSubstr("cosine_with_restarts"));
 }
 
-TEST(Arguments, HarmlessNamesAreToldButPass) {
+TEST(Arguments, HarmlessNamesAreNotedButAccepted) {
   const Parsed p = parse({{"ddp_find_unused_parameters", false}});
   ASSERT_EQ(p.notices.size(), 1U);
   EXPECT_THAT(p.notices[0], HasSubstr("ddp_find_unused_parameters"));

@@ -213,7 +213,7 @@ TEST_F(F16OnGpu, BertLearnsAsInF32) {
   }
 }
 
-TEST_F(F16OnGpu, Bf16IsRefusedWhereTheGpuHasNone) {
+TEST_F(F16OnGpu, Bf16IsRefusedIfTheGpuHasNone) {
   auto a = arguments(false, 1);
   a.bf16 = true;
   if (plays_v100())

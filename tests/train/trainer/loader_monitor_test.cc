@@ -34,7 +34,7 @@ TEST(LoaderMonitor, CountsWindowsAndHintsOnce) {
   EXPECT_EQ(watch.look(after(320, 16, 16), 2, 8, 35, 40), "");  // already reported
 }
 
-TEST(LoaderMonitor, WithAWorkerACoreItSaysWhatElseHelps) {
+TEST(LoaderMonitor, WithAWorkerACoreItNamesOtherRemedies) {
   LoaderMonitor watch;
   watch.look(after(8, 1, 0), 8, 8, 1, 1);
   EXPECT_THAT(watch.look(after(16, 2, 1), 8, 8, 2, 2),

@@ -108,7 +108,7 @@ Ran train(const Layout& layout, const std::string& output, const Options& how) {
 
 class RanksOnGpu : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(RanksOnGpu, ReadLateWhatStepsCameTo) {
+TEST_P(RanksOnGpu, ReadStepResultsLate) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
   const Ran late = train(GetParam(), output / "late", {}),

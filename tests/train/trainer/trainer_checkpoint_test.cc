@@ -101,7 +101,7 @@ TEST(TrainerResume, SaysThatNothingIsLeftToTrain) {
               HasSubstr("nothing is left to train: the checkpoint is of step 4, the last is 3"));
 }
 
-TEST(TrainerResume, SaysWhatItCannotDo) {
+TEST(TrainerResume, RefusesUnsupportedResumes) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 4;
@@ -180,7 +180,7 @@ TEST(TrainerResume, AnIncompleteCheckpointIsNotOverwrittenUnasked) {
   EXPECT_THAT(begun.main.messages, HasSubstr("training begins at step 0"));
 }
 
-TEST(TrainerResume, MayBeginItsEpochAnew) {
+TEST(TrainerResume, MayRestartItsEpoch) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 9;  // an epoch and a half
@@ -194,7 +194,7 @@ TEST(TrainerResume, MayBeginItsEpochAnew) {
 }
 
 // A position in an epoch is meaningless if the epoch has other rows.
-TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
+TEST(TrainerResume, WarnsOfChangedDataOptions) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 6;
@@ -278,7 +278,7 @@ TEST(TrainerResume, SaysWhichOptionsOfItsDataAreOthers) {
 }
 
 // Commit f990d27 took a position beyond the epoch for its end, without a warning.
-TEST(TrainerResume, RefusesAPlaceInTheDataThatNoRunReached) {
+TEST(TrainerResume, RefusesAPositionInTheDataThatNoRunReached) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 2;

@@ -77,7 +77,7 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
   }
 }
 
-TEST(TrainerEarlyForward, WaitsWhereSomethingNeedsAllGradients) {
+TEST(TrainerEarlyForward, WaitsIfAStepNeedsAllGradients) {
   auto arguments = toy_arguments("");
   EXPECT_FALSE(arguments.overlaps_forward(2));  // because the run clips gradients
   arguments.max_grad_norm = 0;

@@ -78,7 +78,7 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
   if (full) std::printf("64 pairs of layouts: losses within %.1e\n", worst);
 }
 
-TEST(TrainerMesh, AStoppedRunGoesOnToTheBit) {
+TEST(TrainerMesh, AStoppedRunResumesToTheBit) {
   const TemporaryDirectory output;
   const Layout layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded};
   auto arguments = arguments_for(output / "whole", 20);
@@ -208,7 +208,7 @@ void put_together(const TemporaryDirectory& output) {
   std::filesystem::copy(output / "1", output / "0", all);
 }
 
-TEST(TrainerMesh, OnDisksOfTheirOwnACheckpointIsWholeOncePutTogether) {
+TEST(TrainerMesh, OnSeparateDisksACheckpointIsCompleteOnceMerged) {
   const TemporaryDirectory output, shared;
   const Layout layout{.rdp = 2, .more = kParametersSharded};
   auto arguments = arguments_for(shared / "run", 8);

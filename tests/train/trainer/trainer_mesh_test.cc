@@ -131,7 +131,7 @@ TEST(TrainerMesh, SaysHowRanksShareTheWork) {
             HasSubstr("microbatches: 2 a step")));
 }
 
-TEST(TrainerMesh, SaysWhatRanksWaitedFor) {
+TEST(TrainerMesh, LogsTheWaitsOfRanks) {
   const TemporaryDirectory output;
   for (const Layout& layout :
        {Layout{.rdp = 2, .pp = 2, .microbatches = 2},

@@ -83,7 +83,7 @@ TEST(TrainerOffload, OnAMeshTakesWhatTheLayoutSaysAndChangesNoBit) {
   }
 }
 
-TEST(TrainerOffload, SaysWhereNothingWasLargeEnough) {
+TEST(TrainerOffload, ReportsIfNothingWasLargeEnough) {
   const Ran run = train({.pp = 2, .microbatches = 2}, true, 24);
   for (const parallel::OffloadStatistics& rank : run.of_ranks) EXPECT_EQ(rank.tensors, 0);
   EXPECT_THAT(run.report, Contains(HasSubstr("offloaded      nothing: what checkpoints keep is "

@@ -138,7 +138,7 @@ TEST(TrainerPacked, StepCaptureChangesNothing) {
 
 // An evaluation of packed rows equals that of their separate texts, on a mesh too. A training step
 // does as well, without dropout, whose random bits depend on the row.
-TEST(TrainerPacked, TextsAreWorthWhatTheyAreAlone) {
+TEST(TrainerPacked, TextsComputeLikeSeparateTexts) {
   const TemporaryDirectory output;
   const auto evaluated = [&](bool packed, bool mesh) {
     auto a = arguments_for(output / "run", 1);

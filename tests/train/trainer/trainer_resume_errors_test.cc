@@ -73,7 +73,7 @@ TEST_F(ResumeErrors, AnErrorIsNotTakenForNoCheckpointOrADamagedOne) {
   EXPECT_EQ(run(arguments).main.losses.size(), 2U) << "the disk works again";
 }
 
-TEST_F(ResumeErrors, ALoopOfLinksIsNoAbsentCheckpoint) {
+TEST_F(ResumeErrors, ALoopOfLinksIsNotAMissingCheckpoint) {
   fs::create_symlink("checkpoint-9", output / "checkpoint-9");
   EXPECT_THAT(error_of(arguments),
               AllOf(HasSubstr("checkpoint-9"), HasSubstr(std::strerror(ELOOP))));

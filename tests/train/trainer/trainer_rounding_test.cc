@@ -65,7 +65,7 @@ class NearestKernels final : public kernels::Kernels {
 
 // Each step changes a weight by 4e-6. Weights near 0.02 have bf16 neighbours at a distance of 1e-4,
 // and 400 steps move a weight by a fortieth of the weights' spread.
-TEST(StochasticRounding, LearnsWhereTheNearestStandsStill) {
+TEST(StochasticRounding, LearnsWithUpdatesThatRoundingToNearestLoses) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.bf16 = true;
@@ -93,7 +93,7 @@ TEST(StochasticRounding, LearnsWhereTheNearestStandsStill) {
                                         masters, stochastic, nearest));
 }
 
-TEST(StochasticRounding, IsSaidAndRefusedByName) {
+TEST(StochasticRounding, IsReportedAndRefusedByName) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 2;

@@ -450,7 +450,7 @@ TEST(TrainerTask, StopsWhenNoEvaluationImproves) {
 }
 
 // Each train() begins with a model from model_init.
-TEST(TrainerTask, ModelInitBeginsAnew) {
+TEST(TrainerTask, ModelInitGivesEachTrainingANewModel) {
   const TemporaryDirectory output;
   auto arguments = arguments_for(output / "run", {});
   arguments.max_steps = 3;

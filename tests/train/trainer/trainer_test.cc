@@ -276,7 +276,7 @@ TEST(TrainerEvaluation, CountsEverySampleOnceWhateverTheRanks) {
 }
 
 // The loss is divided by the number of targets.
-TEST(TrainerEvaluation, NumbersThatAreMissingAreNoTargets) {
+TEST(TrainerEvaluation, MissingNumbersAreNotTargets) {
   const auto memory = make_host_memory();
   const Tensor numbers = Tensor::zeros({2, 2}, DType::f32, *memory, MemoryTag::data);
   numbers.data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
@@ -434,7 +434,7 @@ TEST(TrainerLog, EndsWithTheLastStep) {
 }
 
 // Buckets of any size, and any number in flight, give the same bits. The log has the hidden share.
-TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
+TEST(TrainerLog, LogsExposedCommunicationAndBucketsChangeNothing) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output / "large");
   arguments.max_steps = 14;
@@ -455,7 +455,7 @@ TEST(TrainerLog, SaysWhatCommunicationWasExposedAndBucketsChangeNothing) {
   EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
 }
 
-TEST(TrainerLog, SaysWhereTheTimeAndTheMemoryOfAStepWent) {
+TEST(TrainerLog, LogsTheTimeAndTheMemoryOfAStep) {
   const TemporaryDirectory output;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 14;

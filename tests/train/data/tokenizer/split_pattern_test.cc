@@ -145,7 +145,7 @@ TEST(PatternBudget, ManyTokensToDecode) {
 }
 
 // The outcome is the same each time, and does not depend on earlier texts.
-TEST(PatternBudget, DependsOnTheTextAlone) {
+TEST(PatternBudget, DependsOnlyOnTheText) {
   const auto tokenizer = cutting_by({"(?:a+)+b"});
   std::size_t longest = 0;
   for (int round = 0; round < 3; ++round) {

@@ -57,7 +57,7 @@ TEST(BpeTrainer, TextsAndFilesCountTheSameWords) {
   EXPECT_EQ(by_file.train()->hash(), by_line.train()->hash());
 }
 
-TEST(BpeTrainer, StopsWhereNothingIsLeftToMerge) {
+TEST(BpeTrainer, StopsIfNothingIsLeftToMerge) {
   BpeTrainer trainer({.vocab_size = 1000, .min_frequency = 2, .special_tokens = {"<s>", "</s>"}});
   trainer.add_text("aaaa aaaa");
   const auto tokenizer = trainer.train();

@@ -347,7 +347,7 @@ TEST_F(Classification, SaysWhichLabelIsNone) {
   }
 }
 
-TEST_F(Classification, SaysWhatIsThereWhereNoRowHasALabel) {
+TEST_F(Classification, ListsTheColumnsIfNoRowHasALabel) {
   const auto problem = [&](const char* name, const std::string& text, RecordOptions options = {}) {
     const std::string path = file(name, text);
     return error_of([&] { discover_labels(RecordFile(path, options), "label"); })

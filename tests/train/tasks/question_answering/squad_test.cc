@@ -218,7 +218,7 @@ TEST_F(SquadTest, LongQuestionsAreCut) {
   }
 }
 
-TEST_F(SquadTest, SaysWhatCannotBe) {
+TEST_F(SquadTest, RefusesInvalidOptions) {
   const auto error_of = [&](const SquadFeatureOptions& options) -> std::string {
     try {
       SquadDataset(small(), *tokenizer("word_piece"), options);

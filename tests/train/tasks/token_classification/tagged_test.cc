@@ -64,7 +64,7 @@ TEST_F(TaggedTest, ReadsTheColumnsThatConll2003sScriptReads) {
   }
 }
 
-TEST_F(TaggedTest, TellsThatItIsRead) {
+TEST_F(TaggedTest, ReportsProgress) {
   std::string lines, records;
   for (int i = 0; i < 20'000; ++i) {
     lines += "word B-X\n\n";
