@@ -1,6 +1,6 @@
 // A data-parallel step that sleeps instead of computing: measures how much communication the
 // Reducer hides. Runs one process per rank; rank 0 prints one JSON line per step (README.md).
-// ddp.py runs it beside PyTorch's DistributedDataParallel.
+// ddp.py compares it with PyTorch's DistributedDataParallel.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>

@@ -1,4 +1,4 @@
-// The Communicator's own all_reduce, for bench/torch/all_reduce.py to time beside PyTorch's calls.
+// The Communicator's own all_reduce, which bench/torch/all_reduce.py compares with PyTorch's calls.
 #include "shoal/collectives/communicator.h"
 
 #include <chrono>

@@ -91,7 +91,7 @@ TEST_F(ShoalSpot, TakesPricesFromTheTraceAndTheMachine) {
                            file);
   ASSERT_EQ(result.status, 0) << result.err;
   const auto policies = nlohmann::json::parse(result.out)["traces"][0]["policies"];
-  ASSERT_EQ(policies.size(), 2U);  // policies that need no deadline
+  ASSERT_EQ(policies.size(), 2U);  // only those that need no deadline
   EXPECT_NEAR(policies[0]["dollars"].get<double>(), 3 * 24.48, 1e-9);
   EXPECT_NEAR(policies[1]["dollars"].get<double>(), 3 * 2, 1e-9);
 }

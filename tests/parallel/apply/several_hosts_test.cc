@@ -62,7 +62,7 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
   test::run_thread_ranks(layout.ranks(), [&](const World& world, Store& store) {
     collectives::CommunicatorOptions how;
     if (!hosts.empty()) how.transport = "tcp";
-    how.fixed_order = layout.speed;  // then tensor-parallel ranks have sums of their own
+    how.fixed_order = layout.speed;  // then tensor-parallel ranks sum separately
     const auto group = testing::make_test_communicator(on_host(world, hosts), store, how);
     ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
     Rank rank;

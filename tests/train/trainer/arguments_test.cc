@@ -409,7 +409,8 @@ TEST(Arguments, ContradictionsShowBothValues) {
   EXPECT_THAT(refusal({{"logging_steps", 2.5}}), HasSubstr("logging_steps is 2.5; give a whole"));
   EXPECT_THAT(refusal({{"save_steps", 1.5}}), HasSubstr("save_steps is 1.5"));
   EXPECT_THAT(refusal({{"eval_strategy", "steps"}, {"eval_steps", 1.5}}), HasSubstr("eval_steps"));
-  // These have no effect, as in transformers; and two shares whose quotient is not quite 3.
+  // The first option has no effect, as in transformers. In the second case the quotient of the
+  // shares is not exactly 3 in binary.
   parse({{"eval_steps", 1.5}});
   parse({{"load_best_model_at_end", true},
          {"eval_strategy", "steps"},

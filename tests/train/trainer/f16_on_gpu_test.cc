@@ -143,7 +143,7 @@ TEST_F(F16OnGpu, CapturedStepsFollowTheScale) {
   EXPECT_THAT(captured.main.messages, HasSubstr("step capture: a graph"));
 }
 
-// Overflows happen before and after steps 1 to 4 and steps 5 to 8.
+// One run does steps 1 to 4, and a resumed run does steps 5 to 8. Some of them overflow.
 TEST_F(F16OnGpu, ResumesToTheBit) {
   for (const bool mesh : {false, true}) {
     SCOPED_TRACE(mesh ? "mesh" : "data_parallel");
