@@ -1,7 +1,7 @@
 // One collective operation in flight.
 //
-//   collectives::WorkPtr work = communicator.all_reduce(x, x, count, DType::f32, ReduceOp::sum);
-//   compute_meanwhile();  // does not touch x
+//   WorkPtr work = communicator.all_reduce(data, data, count, DType::f32, ReduceOp::sum);
+//   compute_meanwhile();  // does not touch data
 //   work->wait();
 #pragma once
 

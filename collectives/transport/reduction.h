@@ -1,14 +1,15 @@
 // How a collective combines the ranks' elements.
 //
-//   communicator.all_reduce(x, x, count, DType::f32, ReduceOp::avg);
-//   communicator.all_reduce(x, x, count, DType::f32, Reduction::premultiplied_sum(0.5));
+//   communicator.all_reduce(data, data, count, DType::f32, ReduceOp::avg);
+//   communicator.all_reduce(data, data, count, DType::f32, Reduction::premultiplied_sum(0.5));
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::collectives {
 
-// avg refuses integers. min and max propagate NaN. 16-bit floats accumulate in f32.
+// Integers have no avg (invalid_argument). min and max propagate NaN. 16-bit floats accumulate in
+// f32.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premultiplied_sum };
 
 // premultiplied_sum scales each rank's elements by that rank's own factor before the sum

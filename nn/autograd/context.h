@@ -1,6 +1,16 @@
 // State that a forward pass carries: kernels, memory, mode, tape, random coordinates, dispatcher.
-// It is passed explicitly; there are no thread-locals. Each computing thread has one. The tape and
-// random coordinates change between microbatches.
+//
+//   // |x| of an f32 tensor in host memory, without a gradient
+//   const Tensor sizes = context.empty(x.tensor.shape(), DType::f32);
+//   context.run("abs", {x.tensor}, {sizes}, [&] {
+//     const auto* const in = x.tensor.const_data<float>();
+//     auto* const out = sizes.data<float>();
+//     for (std::int64_t i = 0; i < sizes.count(); ++i) out[i] = std::abs(in[i]);
+//   });
+//
+// It is passed explicitly; there are no thread-locals. Each computing thread has one, which no
+// other thread uses. The tape and random coordinates change between microbatches. Only read() waits
+// for the stream.
 #pragma once
 
 #include <any>
@@ -63,13 +73,13 @@ class Context : public ForwardState {
   WeightBranch* branch = nullptr;  // queue for weight gradients in backward; null: `stream`
 
   bool training() const { return mode == Mode::train; }
-  // An uninitialised activation.
+  // An uninitialised activation. Throws out_of_memory, as upload() and to_device() do.
   Tensor empty(const Shape& shape, DType dtype, MemoryTag tag = MemoryTag::activations) const;
   // Copies host values to the kernels' device, queued on `stream`. `values` may be freed on return.
   Tensor upload(const void* values, const Shape& shape, DType dtype,
                 MemoryTag tag = MemoryTag::data) const;
   // `tensor` itself if the kernels can read it; otherwise a copy of the host tensor on their
-  // device.
+  // device. Throws invalid_argument for a tensor of another device.
   Tensor to_device(const Tensor& tensor) const;
   // The value of a one-element tensor (f32, f64 or i32). On a device, waits for work queued on
   // `stream`.

@@ -1,10 +1,18 @@
 // A recorded operation and the state that it keeps for backward.
 //
-// To write a differentiable operation (also outside nn: the collectives of parallel/ are
-// Functions), call context.records(inputs, parameters) and run the kernels. If it returned false,
-// return constants. Otherwise record a Function on context.tape with the input Values, the used
-// parameters and SavedTensors for backward. Read parameters through Parameter::value; do not save
-// them.
+//   struct Negate final : Function {  // y = -x
+//     std::string_view name() const override { return "negate"; }
+//     std::vector<Tensor> backward(BackwardContext& context, std::span<Tensor> dy) override {
+//       if (!dy[0].defined()) return {Tensor()};  // zero
+//       return {negated(context.context(), dy[0])};
+//     }
+//   };
+//
+// To write a differentiable operation (the collectives of parallel/ are Functions too), call
+// context.records(inputs, parameters) and run the kernels. If it returned false, return constants.
+// Otherwise record a Function on context.tape with the input Values, the used parameters and
+// SavedTensors for backward. Read parameters through Parameter::value; do not save them. Recording
+// needs tape.h, which is not installed: programs compose the operations of functional.h.
 #pragma once
 
 #include <functional>

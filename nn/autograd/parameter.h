@@ -1,4 +1,8 @@
 // A parameter, its gradient and their hooks.
+//
+//   for (Parameter* parameter : unit.parameters()) parameter->set_trainable(false);  // freezes it
+//
+// Not thread-safe. No call blocks.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +51,7 @@ class Parameter {  // owned by the modules that use it
   std::span<const ParameterPiece> pieces() const { return pieces_; }
   bool is_part() const { return is_part_; }
   // Call before materialisation. The pieces must cover each element of the parameter exactly once,
-  // lie within `whole`, and have its rank; otherwise throws.
+  // lie within `whole`, and have its rank; otherwise throws invalid_argument.
   void set_part(const Shape& whole, std::vector<ParameterPiece> pieces);
 
   const Initializer& initializer() const { return initializer_; }

@@ -1,7 +1,14 @@
 // A model as a chain of units (embeddings, blocks, head). Pipelines, the partitioner, checkpointing
-// and parameter sharding work on units; the chain knows nothing of them. Running units does not
-// reset the random coordinates, so the caller must call context.begin_forward() once per
-// microbatch.
+// and parameter sharding work on units; the chain knows nothing of them.
+//
+//   const ChainInput input{.ids = ids, .targets = targets};  // i32 [B, T] each
+//   context.begin_forward();                                 // once per microbatch
+//   ResidualStream stream = forward_units(context, chain, 0, chain.units() - 1, {}, input);
+//   const LossOutput output = forward_head(context, chain, 0, std::move(stream), input);
+//   const double loss = context.read(output.loss_sum);  // waits for the stream
+//
+// Running units does not reset the random coordinates: begin_forward() does. Work is queued on
+// context.stream. Wrong unit numbers and shapes throw invalid_argument.
 #pragma once
 
 #include <array>

@@ -1,7 +1,13 @@
-// Differentiable operations. Each runs its kernels through the Context's dispatcher and records a
+// Differentiable operations.
+//
+//   const Value normed = rms_norm(context, x, *scale, 1e-6F);
+//   const Value projected = linear(context, normed, *weight, nullptr, {.transposed = true});
+//   const Value out = add(context, x, projected);
+//
+// Each runs its kernels through the Context's dispatcher, queued on context.stream, and records a
 // Function if context.records(...). [.., C] means any leading dimensions. Activations and parameter
 // values have one dtype (f32, bf16, f16). Weight gradients go to Parameter::gradient (f32).
-// Parameter::accumulate() tells whether to add to it or overwrite it. Mismatched shapes throw.
+// Parameters must outlive the tape. Mismatched shapes throw invalid_argument.
 #pragma once
 
 #include "shoal/nn/autograd/context.h"
@@ -23,12 +29,11 @@ Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& 
 
 // Dropout at a path of the module tree. Disabled if the probability is 0 or the mode is evaluate.
 // In an activation [B, T, C] (or [B, C]), element (b, t, c) has coordinate t·C + c of sample b,
-// where t counts from context.activation.first_position. A layer with a slice of the channels sets
-// column_offset and columns (decision 10).
+// where t counts from context.activation.first_position (decision 10).
 struct DropoutSite {
   float probability = 0;
   std::uint32_t path_hash = 0;
-  std::int64_t column_offset = 0, columns = 0;  // columns 0: x's channels
+  std::int64_t column_offset = 0, columns = 0;  // a layer's slice of the channels; columns 0: x's
 };
 Value dropout(Context& context, const Value& x, const DropoutSite& site);  // x if disabled
 // residual + dropout(branch)
@@ -39,8 +44,7 @@ Value add(Context& context, const Value& a, const Value& b);  // a and b have eq
 // RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
 
-// The end of a sub-layer, fused with the next norm: sum = residual + dropout(branch), normed =
-// norm(sum).
+// The end of a sub-layer and the next norm: sum = residual + dropout(branch), normed = norm(sum).
 struct ResidualNorm {
   Value sum, normed;
 };
@@ -69,16 +73,13 @@ Value embedding(Context& context, const Tensor& ids, Parameter& table, std::int6
 // x + table[first_position + t] for x [B, T, C]; in place if x has no other reference.
 Value add_positions(Context& context, Value x, Parameter& table, std::int64_t first_position);
 
-// x + table[ids[b, t]] for x [B, T, C]; in place if x has no other reference. ids are i32 [B, all
-// T]; x may hold a slice of the positions, from context.activation.first_position. Host ids are
-// checked first.
+// add_positions() with rows table[ids[b, t]], ids i32 [B, all T]. x may hold a slice of the
+// positions, from context.activation.first_position. Host ids are checked first.
 Value add_embedding(Context& context, Value x, Parameter& table, const Tensor& ids,
                     std::int64_t padding = -1);
-
 // [B, T, C] -> [B, C]: one position of every sample.
 Value position_of_all(Context& context, const Value& x, std::int64_t position);
-// [B, T, C] -> [B, C]: position positions[b] of sample b; i32 [B]. Host positions are checked
-// before anything is queued.
+// The same with position positions[b] of sample b; i32 [B]. Host positions are checked first.
 Value positions_at(Context& context, const Value& x, const Tensor& positions);
 // Selects rows of x [.., C] by index, i32 [n] -> [n, C]; each row at most once. A negative number
 // gives zeros. Host numbers are checked first.
@@ -137,10 +138,11 @@ LossResult squared_error(Context& context, const Value& x, const Tensor& targets
 // A custom loss: the sum of term(x[i], targets[i], slope). `term` also sets `slope` to its
 // derivative with respect to x[i]. x and targets are f32 in host memory, with equally many
 // elements; NaN: no target. Throws unavailable on a device. `name` must have static storage.
-//   float squared(float x, float target, float& slope) {
-//     slope = 2 * (x - target);
-//     return (x - target) * (x - target);
-//   }
+//   const auto absolute = [](float x, float target, float& slope) {
+//     slope = x < target ? -1.0F : 1.0F;
+//     return slope * (x - target);
+//   };
+//   pointwise_loss(context, "absolute", scores, input.targets, input.loss, absolute);
 LossResult pointwise_loss(Context& context, std::string_view name, const Value& x,
                           const Tensor& targets, const LossOptions& options,
                           const std::function<float(float x, float target, float& slope)>& term);

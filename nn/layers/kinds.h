@@ -1,4 +1,13 @@
 // The kinds of layers that parallelism can replace (parallel/apply). Slots have these types.
+//
+//   struct Identity final : NormLike {  // for a model without norms
+//     std::string_view kind() const override { return "Identity"; }
+//     Value forward(Context&, const Value& x) override { return x; }
+//   };
+//   norm.replace(std::make_unique<Identity>());  // Slot<NormLike> norm of a block
+//
+// Activations are on the kernels' device. forward() queues its work on context.stream; a host
+// stream runs it at once. Mismatched shapes throw invalid_argument.
 #pragma once
 
 #include <memory>

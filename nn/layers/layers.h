@@ -1,4 +1,11 @@
 // The ordinary layers. Parameter names are Hugging Face's.
+//
+//   Linear up({.in = 64, .out = 256});
+//   up.name_tree("up");
+//   up.materialize(context, DType::f32);       // draws up.weight [256, 64] and up.bias [256]
+//   const Value out = up.forward(context, x);  // [B, T, 64] -> [B, T, 256]
+//
+// A layer owns its parameters. Streams, blocking and errors of forward(): see kinds.h.
 #pragma once
 
 #include "shoal/nn/layers/kinds.h"
@@ -58,8 +65,8 @@ class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(std::int64_t positions, std::int64_t channels, float std);
   std::string_view kind() const override { return "PositionEmbedding"; }
-  // x [B, T, C] + rows [f, f + T), where f = context.activation.first_position + first_position. If
-  // `positions` i32 [B, all T] is defined, it selects the rows (add_embedding()).
+  // x [B, T, C] + rows [f, f + T), f = context.activation.first_position + first_position; or the
+  // rows that `positions` i32 [B, all T] selects (add_embedding()).
   Value forward(Context& context, Value x, std::int64_t first_position,
                 const Tensor& positions = {});
 
@@ -81,8 +88,7 @@ class Dropout final : public Module {  // its mask depends on seed, path and pos
 
 struct CausalSelfAttentionConfig {  // configures the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
-  float scale = 0;  // 0: 1 / sqrt(head size)
-  float attention_dropout = 0;
+  float scale = 0, attention_dropout = 0;  // scale 0: 1 / sqrt(head size)
   float std = 0.02f, projection_std = 0.02f;
 };
 
@@ -103,8 +109,7 @@ class CausalSelfAttention final : public AttentionLike {
 
 struct SelfAttentionConfig {  // configures the layer below
   std::int64_t channels = 0, heads = 1, max_positions = 0;
-  float attention_dropout = 0;
-  float std = 0.02f;
+  float attention_dropout = 0, std = 0.02f;
   // Names of the children.
   std::string query = "query", key = "key", value = "value", output = "output";
 };

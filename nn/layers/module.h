@@ -1,5 +1,15 @@
-// Modules form a named tree. Children are held in typed slots, so that parallelism can replace a
-// layer by one of the same kind without changing the model (parallel/apply).
+// Modules form a named tree. Children are in typed slots, so that parallelism can replace a layer
+// by one of the same kind without changing the model (parallel/apply).
+//
+//   struct Gate final : Module {
+//     std::shared_ptr<Parameter> gain = add_parameter("gain", {64}, {Initializer::Kind::ones});
+//     Slot<LinearLike> up{*this, "up", std::make_unique<Linear>(LinearConfig{64, 256})};
+//     std::string_view kind() const override { return "Gate"; }
+//   };
+//   Gate gate;
+//   gate.name_tree("gate");  // parameters: gate.gain, gate.up.weight, gate.up.bias
+//
+// A module owns its children and its parameters, except shared ones. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -34,8 +44,9 @@ class Module {
   std::vector<Child> children() const;
   // Offers each child to `choose` before its own children. A returned module replaces the child,
   // which `choose` may have moved into it, and is not offered further; null keeps the child. Throws
-  // if the module does not fit the slot's kind. Call the root's name_tree() afterwards. `choose`
-  // must handle parameters that a replaced module shares with others (tied weights).
+  // invalid_argument if the module does not fit the slot's kind. Call the root's name_tree()
+  // afterwards. `choose` must handle parameters that a replaced module shares with others (tied
+  // weights).
   void replace_modules(
       const std::function<std::unique_ptr<Module>(std::unique_ptr<Module>& child)>& choose);
   // Own parameters, then the children's, in registration order; a shared parameter appears once.

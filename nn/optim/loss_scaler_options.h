@@ -1,4 +1,6 @@
 // Options of f16 loss scaling (loss_scaler.h).
+//
+//   plan.precision = {.dtype = DType::f16, .loss_scaling = LossScalerOptions{.init_scale = 65536}};
 #pragma once
 
 #include <cstdint>

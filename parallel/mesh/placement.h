@@ -1,5 +1,10 @@
 // Positions of ranks on the mesh rdp × pp × tp: pure arithmetic.
 //
+//   const MeshShape shape = mesh_shape(8, 2, 2);  // 8 ranks, pp 2, tp 2: rdp 2
+//   const Placement placement("cluster");
+//   const MeshPlace place = placement.place_of(5, shape);           // rdp 1, pp 0, tp 1
+//   const std::vector<int> peers = placement.group(5, kTp, shape);  // {4, 5}
+//
 // SMP's terms: rdp is the reduced data-parallel axis (replicas of the whole model), pp the
 // pipeline, tp tensor parallelism. A placement is a permutation of D, P and T; the right-most
 // letter varies fastest over the global ranks.
@@ -40,6 +45,7 @@ class Placement {  // maps global ranks to positions on the mesh
   const std::string& letters() const { return letters_; }  // "DPT"
   bool operator==(const Placement&) const = default;
 
+  // A rank outside the mesh throws invalid_argument, also in group().
   MeshPlace place_of(int rank, const MeshShape& shape) const;
   int rank_at(const MeshPlace& place, const MeshShape& shape) const;
   // The ranks of `rank`'s group along `axes`, ascending.
@@ -53,7 +59,7 @@ class Placement {  // maps global ranks to positions on the mesh
 };
 
 // The mesh of `ranks` ranks for these degrees; rdp gets the remaining factor. If they do not
-// divide, throws with the numbers and the degrees that would work.
+// divide, throws invalid_argument with the numbers and the degrees that would work.
 MeshShape mesh_shape(int ranks, int pipeline_parallel_degree, int tensor_parallel_degree);
 
 // One line per rank: global rank, rdp, pp, tp and the groups' ranks. Above 64 ranks the middle is

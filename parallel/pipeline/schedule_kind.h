@@ -1,4 +1,7 @@
 // The pipeline schedules that generate.h makes.
+//
+//   plan.pipeline = {.schedule = ScheduleKind::one_f_one_b, .microbatches = 8};
+//   plan.pipeline.schedule = parse_schedule_kind("1f1b");  // the same
 #pragma once
 
 #include <cstdint>
@@ -26,7 +29,8 @@ enum class ScheduleKind : std::uint8_t {
   // same, with the memory of 1F1B.
   zero_bubble_v,
 };
-std::string_view name(ScheduleKind kind);                 // "1f1b"
-ScheduleKind parse_schedule_kind(std::string_view name);  // throws with the nearest name
+std::string_view name(ScheduleKind kind);  // "1f1b"
+// Throws invalid_argument with the nearest name.
+ScheduleKind parse_schedule_kind(std::string_view name);
 
 }  // namespace shoal::parallel

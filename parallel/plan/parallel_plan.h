@@ -5,7 +5,7 @@
 //   plan.pipeline.schedule = ScheduleKind::one_f_one_b;
 //   plan.pipeline.microbatches = 4;
 //   plan.sharding.level = 1;
-//   check_layout(plan, {.ranks = 8, .batch = 8}, layout_model(chain));   // legality.h
+//   Model model(job, causal_lm("gpt2"), plan);           // throws if it does not fit
 //
 // SMP's parameters, the command line's flat options and Hugging Face's names are parsed into a plan
 // (smp_parameters.h). The defaults are data parallelism: each rank has the whole model. Pure.

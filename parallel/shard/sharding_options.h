@@ -1,4 +1,6 @@
 // The training state to shard, and the number of ranks that share it.
+//
+//   plan.sharding = {.level = 2, .degree = 8};  // optimizer state and gradients, over 8 ranks each
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,12 @@
 // Shoal's only exception type, and the checks that throw it.
 //
+//   try {
+//     model.load_pretrained("gpt2");
+//   } catch (const Error& error) {
+//     if (error.code() != ErrorCode::not_found) throw;
+//     job.print("{}\n", error.what());  // one line: what is wrong and what to do
+//   }
+//
 // The library never prints, exits or aborts (docs/internals/architecture.md, decision 15). It
 // throws Error for a fatal condition; a program prints it as one line and exits with a non-zero
 // status.

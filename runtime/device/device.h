@@ -1,7 +1,12 @@
 // Places where memory lives and work runs: devices, their streams and their events.
 //
-// Host and CUDA share this header. A host stream runs work in the caller, in order. It costs
-// nothing, and every host operation is complete when its call returns.
+//   const OwnedStream stream(Device::cuda(0));
+//   Event copied(Device::cuda(0));
+//   device_backend(DeviceType::cuda).copy(on_device, on_host, bytes, stream.view());
+//   copied.record(stream.view());
+//   copied.synchronize();  // blocks until the copy is done
+//
+// A host stream runs work in the caller, at no cost: it is complete when the call returns.
 #pragma once
 
 #include <cstddef>
@@ -48,20 +53,18 @@ struct DeviceStatistics {
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };
 
-// Operations of one kind of device; the interface that hides CUDA. Calls are thread-safe and throw
-// Error (unavailable: built without this device; internal: driver error).
+// Operations of one kind of device; the interface that hides CUDA. Calls are thread-safe. They
+// throw unavailable (built without this device) or internal (a driver error).
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
   virtual int count() const = 0;
   virtual std::string describe(Device device) const = 0;  // name, memory, capability
-  // Throws unavailable unless work can run on `device`. The message lists the devices or, for an
-  // old driver, its version and the required version.
+  // Throws unavailable, with the devices or the driver's version, unless work can run on `device`.
   virtual void check_available(Device device) const = 0;
   virtual DeviceStatistics statistics() const { return {}; }
-  // Adds driver calls that the caller made directly.
-  virtual void count(const DeviceStatistics& /*asked*/) {}
+  virtual void count(const DeviceStatistics&) {}  // adds driver calls that the caller made directly
 
   virtual void* create_stream(Device device, StreamPriority priority) = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;  // waits for the stream's work
@@ -73,13 +76,12 @@ class DeviceBackend {
   virtual void* create_event(Device device, EventKind kind) = 0;
   virtual void destroy_event(Device device, void* event) noexcept = 0;
   virtual void record(void* event, Stream stream) = 0;
-  virtual bool query(Device device, void* event) = 0;  // true: all work before it is done
-  virtual void wait(Stream stream, void* event) = 0;   // later work on `stream` waits; does not
-                                                       // block
-  virtual void synchronize(Device device, void* event) = 0;               // blocks
+  virtual bool query(Device device, void* event) = 0;        // true: all work before it is done
+  virtual void wait(Stream stream, void* event) = 0;         // later work on `stream` waits
+  virtual void synchronize(Device device, void* event) = 0;  // blocks
   virtual double elapsed_ms(Device device, void* start, void* stop) = 0;  // EventKind::timing
 
-  // Copies in any direction between host and this kind of device. Host: complete on return.
+  // Copies in any direction between host and this kind of device. Blocks for unpinned host memory.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream stream) = 0;
   virtual void fill(void* destination, int byte, std::size_t bytes, Stream stream) = 0;
 
@@ -89,8 +91,7 @@ class DeviceBackend {
   // end_capture() throws internal if work cannot be recorded, and returns null if there was none.
   virtual void begin_capture(Stream stream);
   virtual void* end_capture(Stream stream);
-  // Also true for a stream that joined a capture by waiting for its stream.
-  virtual bool is_captured(Stream) const { return false; }
+  virtual bool is_captured(Stream) const { return false; }  // also if it waited for a captured one
   virtual void abandon_capture(Stream) noexcept {}  // after a failure; discards the recorded work
   virtual void launch_graph(void* graph, Stream stream);
   virtual void destroy_graph(void*) noexcept {}
@@ -101,8 +102,7 @@ class DeviceBackend {
   // Only runtime/memory calls these. Both call the driver, so a steady step needs a pool.
   virtual void* allocate(Device device, std::size_t bytes, Stream stream) = 0;
   virtual void deallocate(Device device, void* pointer, Stream stream) noexcept = 0;
-  // Unused and total bytes of `device`; {0, 0}: unknown.
-  struct MemoryInfo {
+  struct MemoryInfo {  // unused and total bytes of a device; {0, 0}: unknown
     std::size_t free = 0, total = 0;
   };
   virtual MemoryInfo memory_info(Device) const { return {}; }
@@ -111,11 +111,11 @@ class DeviceBackend {
   virtual void deallocate_pinned(void* pointer) noexcept = 0;
 };
 
-// The backend of a kind of device. In a build without CUDA, the CUDA backend has count() == 0, and
-// its other calls throw an error that names the flag SHOAL_CUDA=ON.
+// Lives until the process ends. In a build without CUDA, count() is 0, and other calls throw an
+// error that names SHOAL_CUDA=ON.
 DeviceBackend& device_backend(DeviceType type);
 
-// RAII owner of a stream.
+// Owns a stream. The destructor waits for its work.
 class OwnedStream {
  public:
   explicit OwnedStream(Device device, StreamPriority priority = StreamPriority::normal);
@@ -128,7 +128,7 @@ class OwnedStream {
   Stream stream_;
 };
 
-// RAII owner of an event.
+// Owns an event.
 class Event {
  public:
   explicit Event(Device device, EventKind kind = EventKind::order);

@@ -1,5 +1,11 @@
 // Memory allocation, counted by tag.
 //
+//   const std::unique_ptr<MemoryResource> host = make_host_memory();
+//   PoolMemory pool(*host);
+//   CountingMemory memory(pool);
+//   const Buffer buffer(memory, 1 << 20, MemoryTag::data);  // 1 MiB; freed by its destructor
+//   const std::string used = memory.describe();             // "data 1.0 MiB"
+//
 // Resources are stream-ordered: memory freed on a stream may be reused by work queued later on that
 // stream. On the host this is ordinary allocation. All resources are thread-safe.
 #pragma once
@@ -58,9 +64,8 @@ std::unique_ptr<MemoryResource> make_pinned_memory();
 
 // Keeps freed blocks for reuse on the stream on which they were freed, so a steady step calls
 // neither upstream nor the driver. Calls without a stream handle count as one stream, so all their
-// blocks must be used in the order of one stream, such as a kernel table's. Sizes are rounded up to
-// a quarter of a power of two, so waste stays below 25 %. trim() returns all unused memory; on a
-// device, it waits for work that uses it. `upstream` must outlive the pool.
+// blocks must be used in the order of one stream. Sizes are rounded up to a quarter of a power of
+// two: waste is below 25 %. `upstream` must outlive the pool.
 class PoolMemory final : public MemoryResource {
  public:
   explicit PoolMemory(MemoryResource& upstream);
@@ -70,7 +75,7 @@ class PoolMemory final : public MemoryResource {
   Device device() const override { return upstream_.device(); }
   std::string name() const override { return "pool over " + upstream_.name(); }
 
-  void trim();
+  void trim();  // returns all unused memory; on a device, blocks until the work on it is done
   std::size_t bytes_held() const;  // kept for reuse, not in use
 
   static std::size_t rounded(std::size_t bytes);
@@ -83,12 +88,11 @@ class PoolMemory final : public MemoryResource {
 };
 
 struct MemoryUsage {  // in bytes
-  std::int64_t current = 0;
-  std::int64_t peak = 0;
+  std::int64_t current = 0, peak = 0;
 };
 
-// Counts allocations. `upstream` must outlive it. Above a pool it counts the bytes asked for; below
-// a pool, the bytes that the process holds.
+// Counts allocations: above a pool the requested bytes, below it those that the process holds.
+// `upstream` must outlive it.
 class CountingMemory final : public MemoryResource {
  public:
   explicit CountingMemory(MemoryResource& upstream) : upstream_(upstream) {}
@@ -103,7 +107,6 @@ class CountingMemory final : public MemoryResource {
   void reset_peaks();  // peaks become the current bytes
   // "parameters 12.0 MiB, activations 3.5 MiB": current bytes by tag; or "nothing".
   std::string describe() const;
-
   // Also counts memory from elsewhere (a Communicator's symmetric memory).
   void count_external(std::int64_t bytes, MemoryTag tag);
 

@@ -1,4 +1,8 @@
 // Element types and the two 16-bit floats.
+//
+//   const DType dtype = parse_dtype("bf16");
+//   std::vector<std::byte> memory(1000 * size_of(dtype));  // 1000 elements of 2 bytes
+//   const bfloat16 third(1.0F / 3);                        // float(third) == 0.333984375F
 #pragma once
 
 #include <bit>

@@ -1,4 +1,11 @@
 // Sizes of a tensor: at most six dimensions, stored inline.
+//
+//   const Shape shape{4, 512, 768};
+//   const std::int64_t channels = shape[-1], rows = shape.rows();  // 768, 4·512
+//   const Shape half = shape.with(0, 2);                           // [2, 512, 768]
+//
+// All errors are invalid_argument: a negative size, more than six dimensions, a dim out of range, a
+// product that overflows.
 #pragma once
 
 #include <array>
@@ -18,8 +25,8 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> sizes);
 
   int rank() const { return rank_; }
-  std::int64_t operator[](int dim) const;  // negative dims count from the end; checked
-  std::int64_t count() const;              // number of elements; 1 for a scalar; throws on overflow
+  std::int64_t operator[](int dim) const;  // negative dims count from the end
+  std::int64_t count() const;              // number of elements; 1 for a scalar
   std::span<const std::int64_t> sizes() const {
     return {sizes_.data(), static_cast<std::size_t>(rank_)};
   }

@@ -1,5 +1,10 @@
 // Tensor = Storage + offset + sizes + strides + dtype. A cheap handle; copies share the storage.
-// Kernels take View and ConstView: a bare pointer with a shape, without ownership.
+//
+//   const Tensor tensor = Tensor::zeros({4, 8}, DType::f32, memory, MemoryTag::data);
+//   tensor.data<float>()[9] = 1;                               // host memory: row 1, column 1
+//   const Tensor row = tensor.narrowed(0, 1, 1).reshaped({8});  // row 1; shares the storage
+//
+// Kernels take View and ConstView. Wrong sizes, dtypes and uses throw invalid_argument.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +16,14 @@
 
 namespace shoal {
 
-// Bytes that tensors share. They may be released (by offloading or sharding) and rematerialised
-// while tensors refer to them; reading a released storage throws. `version` counts in-place writes,
-// so that a tensor saved for backward can detect that it was overwritten. Not thread-safe.
+// Bytes that tensors share. Offloading and sharding release and rematerialise them; reading a
+// released storage throws. `version` counts in-place writes, so that a tensor saved for backward
+// can detect that it was overwritten. Not thread-safe.
 class Storage {
  public:
   explicit Storage(Buffer buffer);
-  // Memory owned elsewhere, such as a mapped file or a bucket; `keeper` keeps it alive.
+  // Memory owned elsewhere, which `keeper` keeps alive. read_only(): it must not be written.
   Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> keeper);
-  // The same, for memory that must not be written (a file mapped read-only).
   static std::shared_ptr<Storage> read_only(const void* data, std::size_t bytes, Device device,
                                             std::shared_ptr<void> keeper);
 
@@ -40,12 +44,11 @@ class Storage {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Device device_{};
-  bool released_ = false;
-  bool writable_ = true;
+  bool released_ = false, writable_ = true;
   std::uint64_t version_ = 0;
 };
 
-// A contiguous row-major block of elements, read-write. Rank and sizes as in Shape; no ownership.
+// A contiguous row-major block of elements, read-write; a bare pointer, not its owner.
 struct View {
   void* data = nullptr;
   Shape shape;
@@ -74,11 +77,11 @@ struct ConstView {  // a View that is read-only
 class Tensor {  // a handle of typed elements in a shared Storage
  public:
   Tensor() = default;  // undefined
-  // Throws unless every element is within the storage.
+  // Every element must be within the storage.
   Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shape, Shape strides,
          DType dtype);
 
-  // Uninitialised memory.
+  // Uninitialised memory, or zeros, queued on `stream`. Throws out_of_memory.
   static Tensor empty(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
                       Stream stream = {});
   static Tensor zeros(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
@@ -103,7 +106,6 @@ class Tensor {  // a handle of typed elements in a shared Storage
   // [start, start + length) of dimension dim; shares the storage.
   Tensor narrowed(int dim, std::int64_t start, std::int64_t length) const;
   Tensor transposed(int dim0, int dim1) const;
-
   // For kernels. Both throw if the tensor is undefined, released or not contiguous. view() bumps
   // the version and throws on read-only storage, so call it only to write.
   View view() const;

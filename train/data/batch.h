@@ -1,4 +1,8 @@
 // Batches: samples collated into the host tensors that a training step consumes.
+//
+//   const std::vector<Sample> samples = {dataset.get(0), dataset.get(1)};
+//   const PaddingCollator collator(0, 8);  // pads with token 0, to a multiple of 8
+//   const double loss = model.train(collator.collate(samples, memory));
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,10 @@
 // The source of samples: anything with a size and a get(index).
+//
+//   struct Numbers final : Dataset {
+//     std::int64_t size() const override { return 1000; }
+//     Sample get(std::int64_t index) const override { return {.input_ids = digits(index)}; }
+//   };
+//   Batches batches(model, std::make_shared<Numbers>(), {.size = 8});
 #pragma once
 
 #include <cstdint>
@@ -23,11 +29,7 @@ struct Sample {
 };
 inline constexpr std::int32_t kIgnoreLabel = -100;
 
-// Samples by number. Example of a custom data set:
-//   struct Numbers final : shoal::Dataset {
-//     std::int64_t size() const override { return 1000; }
-//     shoal::Sample get(std::int64_t index) const override { return {.input_ids = digits(index)}; }
-//   };
+// Samples by number.
 class Dataset {
  public:
   virtual ~Dataset() = default;
