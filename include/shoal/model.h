@@ -3,11 +3,13 @@
 //   shoal::Model model(job, shoal::causal_lm("gpt2", "n_layer=4", text.tokenizer()), plan);
 //   shoal::Optimizer optimizer(model, {.weight_decay = 0.1});
 //   shoal::Batches batches(model, text.blocks(), {.size = 8});
+//   const auto rate = shoal::learning_rates("cosine", 1e-3, 100, 1000);
 //   const double loss = model.train(batches.next());
-//   optimizer.step(1e-3);
+//   optimizer.step(rate(0));  // the learning rate of step 0
 //
 // With any plan, a step computes what one rank would compute from the whole batch. Every rank
-// makes the same calls in the same order. All calls block.
+// makes the same calls in the same order. All calls block. If a rank is lost, they throw peer_lost,
+// timeout or aborted.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +54,8 @@ class Model {
 
   // Forward and backward of this replica's batch, and the sum of gradients over all ranks. Returns
   // the mean loss over the targets of all ranks. Rows must be a multiple of the plan's microbatches
-  // (and of its tensor-parallel ranks, unless prescaled_batch is set).
+  // (and of its tensor-parallel ranks, unless prescaled_batch is set), else throws
+  // invalid_argument.
   double train(const Batch& batch);
   // Returns the mean loss. Applies no dropout and computes no gradients.
   double evaluate(const Batch& batch);

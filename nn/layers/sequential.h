@@ -40,7 +40,7 @@ class LossUnit : public Module {
 // Owns its units. Give it to shoal::Model.
 class Sequential final : public Chain {
  public:
-  // Modules are named "0", "1", ... and "head". `units` must not be empty.
+  // Modules are named "0", "1", ... and "head". Throws invalid_argument if `units` is empty.
   Sequential(std::int64_t channels, std::vector<std::unique_ptr<Unit>> units,
              std::unique_ptr<LossUnit> head);
 

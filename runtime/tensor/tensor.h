@@ -81,7 +81,7 @@ class Tensor {  // a handle of typed elements in a shared Storage
   Tensor(std::shared_ptr<Storage> storage, std::int64_t offset, Shape shape, Shape strides,
          DType dtype);
 
-  // Uninitialised memory, or zeros, queued on `stream`. Throws out_of_memory.
+  // Uninitialised; zeros() fills on `stream`. `memory` must outlive it. Throws out_of_memory.
   static Tensor empty(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,
                       Stream stream = {});
   static Tensor zeros(const Shape& shape, DType dtype, MemoryResource& memory, MemoryTag tag,

@@ -38,7 +38,8 @@ struct Batch {
   std::int64_t rows = 0;  // B; 0: this Batch was never filled
 };
 
-// Makes a batch from samples. Several loader threads call it concurrently.
+// Makes a batch from samples, in `memory`, which must outlive it. Several loader threads call it
+// concurrently.
 class Collator {
  public:
   virtual ~Collator() = default;
