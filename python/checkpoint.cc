@@ -44,14 +44,14 @@ std::vector<SealedFile> sealed_files(const std::vector<Sealed>& files) {
 // address of each tensor's elements in this process.
 void write_shard_of(const std::string& directory, int rank, int ranks, const std::string& tensors,
                     const std::vector<std::uintptr_t>& addresses, const std::string& save) {
-  std::vector<HeldData> data;
+  std::vector<ShardData> data;
   for (const Json& one : parse_json(tensors, "tensors")) {
-    TensorShard held = held_from_json(one, "tensors");
-    SHOAL_CHECK(data.size() < addresses.size(), "{} has no address", held.name);
+    TensorShard shard = shard_from_json(one, "tensors");
+    SHOAL_CHECK(data.size() < addresses.size(), "{} has no address", shard.name);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes integers
     const auto* const elements = reinterpret_cast<const void*>(addresses[data.size()]);
-    const ConstView view(elements, {held.count()}, held.dtype);
-    data.push_back({std::move(held), view});
+    const ConstView view(elements, {shard.count()}, shard.dtype);
+    data.push_back({std::move(shard), view});
   }
   write_shard(directory, rank, ranks, data, save);
 }
@@ -74,10 +74,10 @@ Tensors tensors_of(const ShardedCheckpoint& checkpoint) {
 
 void read_part(const ShardedCheckpoint& checkpoint, const std::string& description,
                std::uintptr_t address) {
-  const TensorShard held = held_from_json(parse_json(description, "description"), "description");
+  const TensorShard shard = shard_from_json(parse_json(description, "description"), "description");
   // NOLINTNEXTLINE(performance-no-int-to-ptr): Python passes integers
   auto* const elements = reinterpret_cast<void*>(address);
-  checkpoint.read(held, View{elements, {held.count()}, held.dtype});
+  checkpoint.read(shard, View{elements, {shard.count()}, shard.dtype});
 }
 
 // trainer_state.json with the given fields of a TrainerState, whether they belong under "shoal" or

@@ -353,7 +353,7 @@ WorkResult ProcessGroupShoal::send(Tensors& tensors, int to, int tag) {
                                    limit_seconds_ > 0 ? limit_seconds_ : deadline_seconds_});
   lane_->begin(work, [&] {
     Mailbox::Sent sent = lane_->mailbox().send(tensor, to, tag);
-    work->hold(std::move(sent.header));
+    work->keep_alive(std::move(sent.header));
     work->add(std::move(sent.header_work));
     if (sent.data_work) work->add(std::move(sent.data_work));
   });

@@ -223,7 +223,7 @@ bool CallWork::advance(Driving* driving) {
     if (!(driven ? lane_->drive(*driven, *driving) : call->test())) return false;
   }
   calls_.clear();
-  held_.clear();
+  kept_alive_.clear();
   return true;
 }
 

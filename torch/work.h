@@ -112,7 +112,7 @@ class CallWork : public PolledWork {
   void add(collectives::WorkPtr call) { calls_.push_back(std::move(call)); }
   void copy_out(std::function<void()> body) { copy_out_ = std::move(body); }
   // Keeps `memory` until the Work has ended.
-  void hold(std::shared_ptr<void> memory) { held_.push_back(std::move(memory)); }
+  void keep_alive(std::shared_ptr<void> memory) { kept_alive_.push_back(std::move(memory)); }
   bool is_ordered() const override {
     return description_.type != c10d::OpType::SEND && description_.type != c10d::OpType::RECV;
   }
@@ -125,7 +125,7 @@ class CallWork : public PolledWork {
 
   std::vector<collectives::WorkPtr> calls_;
   std::size_t next_ = 0;  // the first call that has not ended
-  std::vector<std::shared_ptr<void>> held_;
+  std::vector<std::shared_ptr<void>> kept_alive_;
 };
 
 // The collectives of one device between startCoalescing() and endCoalescing(). They begin together;

@@ -415,7 +415,7 @@ int run(const Arguments& a) {
   }
   if (const auto& offloader = training.offloader()) {
     const parallel::OffloadStatistics s = offloader->statistics();
-    report["offload"] = {{"tensors", s.tensors}, {"held_bytes", s.held_bytes}};
+    report["offload"] = {{"tensors", s.tensors}, {"held_bytes", s.peak_bytes}};
   }
   if (a.predict) report["predicted_activations"] = predicted;
   if (a.profile) {

@@ -35,27 +35,27 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
   const T* x = row_of<T>(args.x, start);
-  Pack<T, N> held[kHeld<N>];
-  at.hold(x, held);
+  Pack<T, N> packs[kRegisterPacks<N>];
+  at.load_packs(x, packs);
   if constexpr (input != Input::x) {
     const T* residual = row_of<T>(args.residual, start);
     T* sum = row_of<T>(args.sum, start);
-    Pack<T, N> skipped[kHeld<N>];
-    at.hold(residual, skipped);
+    Pack<T, N> skipped[kRegisterPacks<N>];
+    at.load_packs(residual, skipped);
     const RandomRow random(args.dropout, at.row);
     at.each([&](int k, int column) {
       const Pack<T, N> one =
           residual_sum < input ==
-          Input::dropped_sum > (k >= 0 ? held[k] : load_pack<N>(x + column),
+          Input::dropped_sum > (k >= 0 ? packs[k] : load_pack<N>(x + column),
                                 k >= 0 ? skipped[k] : load_pack<N>(residual + column), args.dropout,
                                 random, column);
       store_pack(one, sum + column);
-      if (k >= 0) held[k] = one;
+      if (k >= 0) packs[k] = one;
     });
-    keep_packed(held);
+    keep_packed(packs);
     x = sum;
   }
-  const auto pack = [&](int k, int column) { return k >= 0 ? held[k] : load_pack<N>(x + column); };
+  const auto pack = [&](int k, int column) { return k >= 0 ? packs[k] : load_pack<N>(x + column); };
   const auto width = static_cast<float>(rows.columns);
   float mean = 0;
   if constexpr (centred) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
     mean = __fdiv_rn(over_row(total, at.warps, room[0], Add{}), width);
   }
   float squares = 0;
-  keep_packed(held);
+  keep_packed(packs);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
 #pragma unroll
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
   const float variance = __fdiv_rn(over_row(squares, at.warps, room[1], Add{}), width);
   const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, args.epsilon)));
   T* y = row_of<T>(args.y, start);
-  keep_packed(held);
+  keep_packed(packs);
   at.each([&](int k, int column) {
     float gamma[N], beta[N] = {};
     load(static_cast<const W*>(args.gamma) + column, gamma);
@@ -182,9 +182,9 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   const Place<N> at(rows);
   const T* x = row_of<T>(from, at.row * rows.columns);
   T* y = row_of<T>(to, at.row * rows.columns);
-  Pack<T, N> held[kHeld<N>];
-  at.hold(x, held);
-  const auto pack = [&](int k, int column) { return k >= 0 ? held[k] : load_pack<N>(x + column); };
+  Pack<T, N> packs[kRegisterPacks<N>];
+  at.load_packs(x, packs);
+  const auto pack = [&](int k, int column) { return k >= 0 ? packs[k] : load_pack<N>(x + column); };
   float largest = -INFINITY;
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
@@ -194,14 +194,14 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   largest = over_row(largest, at.warps, room[0], Largest{});
   // The exponentials are computed twice, since 16-bit outputs cannot hold them.
   float sum = 0;
-  keep_packed(held);
+  keep_packed(packs);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
 #pragma unroll
     for (int j = 0; j < N; ++j) sum += expf(widened(v.v[j]) - largest);
   });
   const float inverse = 1.0f / over_row(sum, at.warps, room[1], Add{});
-  keep_packed(held);
+  keep_packed(packs);
   at.each([&](int k, int column) {
     const Pack<T, N> v = pack(k, column);
     Pack<T, N> out;
@@ -220,13 +220,13 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
   const std::int64_t start = at.row * rows.columns;
   const T *y = row_of<T>(y_data, start), *dy = row_of<T>(dy_data, start);
   T* dx = row_of<T>(dx_data, start);
-  Pack<T, N> held_y[kHeld<N>], held_dy[kHeld<N>];
-  at.hold(y, held_y);
-  at.hold(dy, held_dy);
+  Pack<T, N> packs_y[kRegisterPacks<N>], packs_dy[kRegisterPacks<N>];
+  at.load_packs(y, packs_y);
+  at.load_packs(dy, packs_dy);
   const auto each = [&](const auto& f) {
     at.each([&](int k, int column) {
-      f(column, k >= 0 ? held_y[k] : load_pack<N>(y + column),
-        k >= 0 ? held_dy[k] : load_pack<N>(dy + column));
+      f(column, k >= 0 ? packs_y[k] : load_pack<N>(y + column),
+        k >= 0 ? packs_dy[k] : load_pack<N>(dy + column));
     });
   };
   float dot = 0;
@@ -235,8 +235,8 @@ __global__ void __launch_bounds__(kThreads, kResident<T>)
     for (int j = 0; j < N; ++j) dot = fmaf(widened(p.v[j]), widened(g.v[j]), dot);
   });
   dot = over_row(dot, at.warps, room, Add{});
-  keep_packed(held_y);
-  keep_packed(held_dy);
+  keep_packed(packs_y);
+  keep_packed(packs_dy);
   each([&](int column, const Pack<T, N>& p, const Pack<T, N>& g) {
     Pack<T, N> out;
 #pragma unroll

@@ -47,16 +47,16 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
   const Place<N> at(rows);
   const std::int64_t start = at.row * rows.columns;
   const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start);
-  Pack<T, N> held_x[kHeld<N>], held_dy[kHeld<N>];
-  at.hold(x, held_x);
-  at.hold(dy, held_dy);
+  Pack<T, N> packs_x[kRegisterPacks<N>], packs_dy[kRegisterPacks<N>];
+  at.load_packs(x, packs_x);
+  at.load_packs(dy, packs_dy);
   const float mean = at.columns > 0 && args.mean ? args.mean[at.row] : 0,
               rstd = at.columns > 0 ? args.rstd[at.row] : 0;
   // f(column, g = dy * gamma, normalised x)
   const auto each = [&](const auto& f) {
     at.each([&](int k, int column) {
-      const Pack<T, N> v = k >= 0 ? held_x[k] : load_pack<N>(x + column);
-      const Pack<T, N> d = k >= 0 ? held_dy[k] : load_pack<N>(dy + column);
+      const Pack<T, N> v = k >= 0 ? packs_x[k] : load_pack<N>(x + column);
+      const Pack<T, N> d = k >= 0 ? packs_dy[k] : load_pack<N>(dy + column);
       float g[N], normalised[N];
       load(static_cast<const W*>(args.gamma) + column, g);
 #pragma unroll
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
     else
       return 0;
   }();
-  keep_packed(held_x);
-  keep_packed(held_dy);
+  keep_packed(packs_x);
+  keep_packed(packs_dy);
   each([&](int column, const float(&g)[N], const float(&normalised)[N]) {
     store_gradient<T, drops>(args, start, column, {rstd, average, along}, g, normalised,
                              [&] { return random; });
@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
     const std::int64_t row = base + group, start = row * rows.columns;
     const int columns = row < end ? rows.columns : 0;
     const T *x = row_of<T>(args.x, start), *dy = row_of<T>(args.dy, start);
-    Pack<T, N> held_x[P], held_dy[P];
+    Pack<T, N> packs_x[P], packs_dy[P];
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       const int column = first + k * stride;
       if (column >= columns) continue;
-      held_x[k] = load_pack<N>(x + column);
-      held_dy[k] = load_pack<N>(dy + column);
+      packs_x[k] = load_pack<N>(x + column);
+      packs_dy[k] = load_pack<N>(dy + column);
     }
     const float mean = columns > 0 && args.mean ? args.mean[row] : 0,
                 rstd = columns > 0 ? args.rstd[row] : 0;
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
         load(static_cast<const W*>(args.gamma) + column, g);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          g[j] = __fmul_rn(widened(held_dy[k].v[j]), g[j]);
-          normalised[j] = __fmul_rn(__fsub_rn(widened(held_x[k].v[j]), mean), rstd);
+          g[j] = __fmul_rn(widened(packs_dy[k].v[j]), g[j]);
+          normalised[j] = __fmul_rn(__fsub_rn(widened(packs_x[k].v[j]), mean), rstd);
         }
         f(k, column, g, normalised);
       }
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
     each([&](int k, int, const float(&g)[N], const float(&normalised)[N]) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float d = widened(held_dy[k].v[j]);
+        const float d = widened(packs_dy[k].v[j]);
         sum = __fadd_rn(sum, g[j]);
         projection = __fmaf_rn(g[j], normalised[j], projection);
         gamma_sum[k][j] = __fmaf_rn(d, normalised[j], gamma_sum[k][j]);
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
                               ? __fdiv_rn(over_row(sum, rows.warps, room[turn][0], Add{}), width)
                               : 0,
                 along = __fdiv_rn(over_row(projection, rows.warps, room[turn][1], Add{}), width);
-    keep_packed(held_x);
-    keep_packed(held_dy);
+    keep_packed(packs_x);
+    keep_packed(packs_dy);
     each([&](int, int column, const float(&g)[N], const float(&normalised)[N]) {
       store_gradient<T, drops>(args, start, column, {rstd, average, along}, g, normalised,
                                [&] { return RandomRow(args.dropout, row); });

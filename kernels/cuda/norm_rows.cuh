@@ -13,10 +13,10 @@
 namespace shoal::kernels::norm_rows {
 
 // Elements that a thread moves at once: eight if every row is aligned for vectors, else one. A
-// thread keeps kHeld packs of its row as read from memory.
+// thread keeps kRegisterPacks packs of its row as read from memory.
 constexpr int kVector = 8;
 template <int N>
-constexpr int kHeld = N == kVector ? 4 : 16;
+constexpr int kRegisterPacks = N == kVector ? 4 : 16;
 constexpr int kWarps = 8;  // of a block, which has one or several rows
 constexpr int kThreads = 32 * kWarps;
 // Blocks per multiprocessor: enough loads in flight, and no spilled registers.
@@ -35,11 +35,11 @@ __device__ __forceinline__ void store_pack(const Pack<T, N>& pack, T* to) {
 // Keeps 16-bit elements packed between two passes over them. Otherwise the compiler would keep the
 // widened values, in twice as many registers.
 template <class T, int N, int count>
-__device__ __forceinline__ void keep_packed(Pack<T, N> (&held)[count]) {
+__device__ __forceinline__ void keep_packed(Pack<T, N> (&packs)[count]) {
   if constexpr (sizeof(T) * N == 16) {
 #pragma unroll
     for (int k = 0; k < count; ++k) {
-      auto* words = reinterpret_cast<std::uint32_t*>(&held[k]);
+      auto* words = reinterpret_cast<std::uint32_t*>(&packs[k]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) forget(words[i]);
     }
@@ -58,7 +58,8 @@ struct Rows {
 };
 
 inline Rows share_rows(std::int64_t rows, std::int64_t columns, bool vectors) {
-  const std::int64_t a_warp = 32 * (vectors ? kVector * kHeld<kVector> : kHeld<1>);
+  const std::int64_t a_warp =
+      32 * (vectors ? kVector * kRegisterPacks<kVector> : kRegisterPacks<1>);
   Rows shared{rows, static_cast<int>(columns), 1};
   while (shared.warps < kWarps && shared.warps * a_warp < columns) shared.warps *= 2;
   return shared;
@@ -84,19 +85,21 @@ struct Place {
 
   // Loads this thread's packs of the row that fit its registers, without waiting for them.
   template <class T>
-  __device__ __forceinline__ void hold(const T* data, Pack<T, N> (&held)[kHeld<N>]) const {
+  __device__ __forceinline__ void load_packs(const T* data,
+                                             Pack<T, N> (&packs)[kRegisterPacks<N>]) const {
 #pragma unroll
-    for (int k = 0; k < kHeld<N>; ++k)
-      if (first + k * stride < columns) held[k] = load_pack<N>(data + first + k * stride);
+    for (int k = 0; k < kRegisterPacks<N>; ++k)
+      if (first + k * stride < columns) packs[k] = load_pack<N>(data + first + k * stride);
   }
 
-  // Calls f(k, column) for each pack: k >= 0 if it is held, -1 if it must be read again.
+  // Calls f(k, column) for each pack: k >= 0 if it is in registers, -1 if it must be read again.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
 #pragma unroll
-    for (int k = 0; k < kHeld<N>; ++k)
+    for (int k = 0; k < kRegisterPacks<N>; ++k)
       if (first + k * stride < columns) f(k, first + k * stride);
-    for (int column = first + kHeld<N> * stride; column < columns; column += stride) f(-1, column);
+    for (int column = first + kRegisterPacks<N> * stride; column < columns; column += stride)
+      f(-1, column);
   }
 };
 

@@ -73,7 +73,7 @@ MemorySequence PlannedMemory::end_recording() {
   mode_ = Mode::pass;
   MemorySequence sequence = std::exchange(recorded_, {});
   sequence.outliving = static_cast<int>(block_of_.size());
-  if (pool_) sequence.pool_bytes = static_cast<std::int64_t>(pool_->bytes_held());
+  if (pool_) sequence.pool_bytes = static_cast<std::int64_t>(pool_->cached_bytes());
 
   for (const auto& [pointer, block] : block_of_)
     sequence.offsets[static_cast<std::size_t>(block)] = kOutlives;
@@ -259,7 +259,7 @@ std::optional<std::int64_t> PlannedMemory::available_bytes() const {
   std::int64_t free = std::numeric_limits<std::int64_t>::max();
   if (limited != nullptr) free = limited->limit().bytes - limited->in_use();
   if (there.total > 0) free = std::min(free, static_cast<std::int64_t>(there.free));
-  const std::size_t held = pool_ ? pool_->bytes_held() : 0;
+  const std::size_t held = pool_ ? pool_->cached_bytes() : 0;
   return arena_bytes() + static_cast<std::int64_t>(held) + std::max<std::int64_t>(free, 0);
 }
 

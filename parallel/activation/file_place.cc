@@ -200,7 +200,7 @@ struct FilePlace final : OffloadPlace {
     outgoing.push_back(item);
     ++taken.tensors;
     taken.bytes += item->bytes;
-    taken.held_bytes = std::max(taken.held_bytes, places.end());
+    taken.peak_bytes = std::max(taken.peak_bytes, places.end());
     wake.notify_one();
     drop_what_left(lock, options.max_leaving);
     return item;

@@ -35,7 +35,7 @@ struct OffloadStatistics {
   std::int64_t tensors = 0, bytes = 0;  // offloaded
   std::int64_t early = 0;       // offloaded tensors that were back before backward asked for them
   double waited_seconds = 0;    // time that the computing thread waited for reads and writes
-  std::int64_t held_bytes = 0;  // peak of the bytes in the file or pinned memory
+  std::int64_t peak_bytes = 0;  // peak of the bytes in the file or pinned memory
 };
 
 class OffloadPlace;

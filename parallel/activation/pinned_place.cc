@@ -56,8 +56,8 @@ class PinnedPlace final : public OffloadPlace {
     leaving_.push_back(item);
     ++statistics_.tensors;
     statistics_.bytes += static_cast<std::int64_t>(tensor.bytes());
-    held_ += static_cast<std::int64_t>(tensor.bytes());
-    statistics_.held_bytes = std::max(statistics_.held_bytes, held_);
+    current_bytes_ += static_cast<std::int64_t>(tensor.bytes());
+    statistics_.peak_bytes = std::max(statistics_.peak_bytes, current_bytes_);
     let_leave(options_.max_leaving);
     return item;
   }
@@ -82,7 +82,7 @@ class PinnedPlace final : public OffloadPlace {
     const auto item = std::static_pointer_cast<PinnedItem>(tensor);
     stays(item);
     if (std::exchange(item->ahead, false)) --ahead_;
-    held_ -= static_cast<std::int64_t>(item->place.size());
+    current_bytes_ -= static_cast<std::int64_t>(item->place.size());
     try {
       wait(*item);
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): lost device or failed capture
@@ -156,7 +156,7 @@ class PinnedPlace final : public OffloadPlace {
   std::deque<std::shared_ptr<PinnedItem>> leaving_;
   std::deque<std::weak_ptr<PinnedItem>> expected_;
   int ahead_ = 0;  // items whose `ahead` is true
-  std::int64_t held_ = 0;
+  std::int64_t current_bytes_ = 0;
   OffloadStatistics statistics_;
   OwnedStream out_, in_;
   Event computed_;

@@ -58,23 +58,23 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const nn::StepO
   });
 }
 
-std::vector<HeldRun> DistributedOptimizer::held() const {
-  std::vector<HeldRun> held;
+std::vector<StateRun> DistributedOptimizer::state_runs() const {
+  std::vector<StateRun> all;
   const std::vector<OwnedRun> runs = model_.owned();
   const std::vector<nn::NamedTensor> states = rule_.state_tensors();  // run by run
   const std::size_t each = runs.empty() ? 0 : states.size() / runs.size();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const OwnedRun& run = runs[i];
-    held.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
+    all.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
     for (std::size_t s = 0; s < each; ++s) {
       const nn::NamedTensor& state = states[i * each + s];  // "exp_avg/NAME"
-      held.push_back({run.parameter, state.name.substr(0, state.name.find('/')), run.first,
-                      state.tensor, run.writes});
+      all.push_back({run.parameter, state.name.substr(0, state.name.find('/')), run.first,
+                     state.tensor, run.writes});
     }
   }
   for (const OwnedRun& run : model_.frozen())
-    held.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
-  return held;
+    all.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
+  return all;
 }
 
 void DistributedOptimizer::refresh() {

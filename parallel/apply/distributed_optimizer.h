@@ -29,7 +29,7 @@ struct DistributedOptimizerOptions {  // SMP's arguments and defaults
 };
 
 // This rank's part of one tensor of a checkpoint.
-struct HeldRun {
+struct StateRun {
   const nn::Parameter* parameter = nullptr;
   std::string state;       // "exp_avg", ...; empty: the parameter's values
   std::int64_t first = 0;  // the run is elements [first, first + tensor.count()) of the parameter,
@@ -67,8 +67,8 @@ class DistributedOptimizer {
   // For checkpoints: masters and the rule's states, in no particular order. Without sharding they
   // are whole parameters; with sharding, this rank's runs. Every rank loads all of its entries,
   // whichever rank wrote them.
-  std::vector<HeldRun> held() const;
-  // Call after loading into held(): rounds masters into values and gathers them. Blocks.
+  std::vector<StateRun> state_runs() const;
+  // Call after loading into state_runs(): rounds masters into values and gathers them. Blocks.
   void refresh();
   // Its state() and restore() save and load the loss scale in checkpoints.
   nn::LossScaler& scaler() { return scaler_; }

@@ -19,12 +19,12 @@ namespace shoal::parallel {
 // Trainable parameters that the same pipeline ranks share (tied weights).
 struct TiedSet {
   std::vector<int> ranks;  // pipeline ranks, ascending
-  bool partial = false;    // HeldParameter::partial
+  bool partial = false;    // StageParameter::partial
   bool operator==(const TiedSet&) const = default;
 };
 
 // A parameter of this rank's stages, and the other ranks of its replica that hold it.
-struct HeldParameter {
+struct StageParameter {
   nn::Parameter* parameter = nullptr;
   // This rank's gradient is a partial sum, to be summed over tensor parallelism too.
   bool partial = false;
@@ -36,7 +36,7 @@ struct HeldParameter {
 // Consecutive elements of a parameter that this rank updates and keeps.
 struct OwnedRun {
   nn::Parameter* parameter = nullptr;
-  int number = 0;          // HeldParameter::number
+  int number = 0;          // StageParameter::number
   std::int64_t first = 0;  // element of the parameter, row-major
   nn::Segment segment;     // for an Optimizer; frozen: has only a name, and the value as its master
   bool writes = false;     // true on exactly one rank of the mesh for each element
@@ -98,17 +98,18 @@ std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
     const ProcessMesh& mesh, const std::vector<TiedSet>& tied, int parts, int part);
 
 // Collective over the mesh, as are all calls of the result. `tied` describes the whole model, in
-// the same order on every rank. options.fill must be set. `held` is equal on all ranks of dp except
-// for the sizes of parts. All arguments must outlive the result.
+// the same order on every rank. options.fill must be set. `stage_parameters` is equal on all ranks
+// of dp except for the sizes of parts. All arguments must outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
-                                             std::vector<HeldParameter> held, bool splits,
-                                             const std::vector<TiedSet>& tied,
+                                             std::vector<StageParameter> stage_parameters,
+                                             bool splits, const std::vector<TiedSet>& tied,
                                              const ParallelOptions& options);
 // The shard group is a part of rdp. Tensor-parallel parts differ in size over tp (vocabularies), so
 // ranks of different tp could not share buckets. Gradients that are replicated over tp or tied are
 // first summed over rdp to their owners. Then all owners of the same part sum that part.
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
-                                               ProcessMesh& mesh, std::vector<HeldParameter> held,
+                                               ProcessMesh& mesh,
+                                               std::vector<StageParameter> stage_parameters,
                                                const std::vector<TiedSet>& tied,
                                                const ParallelOptions& options);
 

@@ -114,8 +114,9 @@ void ParallelModel::find_parameters() {
     }
     if (!here) continue;
     parameters_.push_back(parameter);
-    held_.push_back({parameter, partial, tied,
-                     ranks.front() == place.pp && (place.tp == 0 || parameter->is_part()), number});
+    stage_parameters_.push_back(
+        {parameter, partial, tied,
+         ranks.front() == place.pp && (place.tp == 0 || parameter->is_part()), number});
   }
 }
 
@@ -124,9 +125,10 @@ void ParallelModel::make_state() {
     options_.fill = [this](nn::Parameter& parameter) {
       nn::materialize(context_, {&parameter}, DType::f32);
     };
-  state_ = sharded() ? make_sharded_state(context_, chain_, mesh_, held_, tied_, options_)
-                     : make_whole_state(context_, mesh_, held_, split_ != ActivationSplit::none,
-                                        tied_, options_);
+  state_ = sharded()
+               ? make_sharded_state(context_, chain_, mesh_, stage_parameters_, tied_, options_)
+               : make_whole_state(context_, mesh_, stage_parameters_,
+                                  split_ != ActivationSplit::none, tied_, options_);
 }
 
 ChainStageOptions ParallelModel::stage_options() const {
@@ -164,11 +166,11 @@ void ParallelModel::make_stages() {
 
 std::vector<OwnedRun> ParallelModel::frozen() const {
   std::vector<OwnedRun> runs;
-  for (const HeldParameter& held : held_) {
-    if (held.parameter->trainable()) continue;
-    OwnedRun run{held.parameter, held.number, 0, {}, held.counted && mesh_.place().rdp == 0};
-    run.segment.name = held.parameter->name();
-    run.segment.master = held.parameter->value;
+  for (const StageParameter& entry : stage_parameters_) {
+    if (entry.parameter->trainable()) continue;
+    OwnedRun run{entry.parameter, entry.number, 0, {}, entry.counted && mesh_.place().rdp == 0};
+    run.segment.name = entry.parameter->name();
+    run.segment.master = entry.parameter->value;
     runs.push_back(std::move(run));
   }
   return runs;

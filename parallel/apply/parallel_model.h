@@ -131,7 +131,7 @@ class ParallelModel {
   Schedule schedule_, evaluation_;
   Partition partition_;
   std::vector<TiedSet> tied_;
-  std::vector<HeldParameter> held_;
+  std::vector<StageParameter> stage_parameters_;
   int parameters_of_all_ = 0;  // in the whole model, over all ranks
   // Declared before the stages, whose tapes refer to it.
   std::unique_ptr<ModelState> state_;

@@ -16,24 +16,24 @@ using collectives::ReduceOp;
 // weight.
 struct Peers {
   bool partial = false;
-  int tied = -1;  // HeldParameter::tied
+  int tied = -1;  // StageParameter::tied
   bool operator==(const Peers&) const = default;
 };
 
 class ShardedState final : public ModelState {
  public:
   ShardedState(nn::Context& context, const nn::Chain& chain, ProcessMesh& mesh,
-               std::vector<HeldParameter> held, const std::vector<TiedSet>& tied,
+               std::vector<StageParameter> stage_parameters, const std::vector<TiedSet>& tied,
                const ParallelOptions& options)
       : mesh_(mesh),
-        held_(std::move(held)),
+        stage_parameters_(std::move(stage_parameters)),
         context_(context),
         has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         tracer_(options.tracer),
         tied_(tied) {
     make_groups(options.plan.sharding.degree);
     std::vector<nn::Parameter*> parameters;
-    for (const HeldParameter& entry : held_) parameters.push_back(entry.parameter);
+    for (const StageParameter& entry : stage_parameters_) parameters.push_back(entry.parameter);
     layout_ = make_shard_layout(parameters, groups_, options.plan.sharding,
                                 parameters_of_units(chain), sets());
     values_ = std::make_unique<ShardedValues>(layout_, options.plan.precision.dtype,
@@ -43,7 +43,7 @@ class ShardedState final : public ModelState {
   }
   ~ShardedState() override {
     // Releases the values, which are in the shard group's memory.
-    for (const HeldParameter& entry : held_) entry.parameter->value = {};
+    for (const StageParameter& entry : stage_parameters_) entry.parameter->value = {};
   }
 
   void make_gradients() override {
@@ -89,7 +89,7 @@ class ShardedState final : public ModelState {
   }
   void drop_gradients() override {
     gradients_.reset();
-    for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
+    for (const StageParameter& entry : stage_parameters_) entry.parameter->gradient = {};
   }
 
   nn::UnitObserver* observer() override { return units_.get(); }
@@ -99,7 +99,8 @@ class ShardedState final : public ModelState {
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const ShardSegment& mine = layout_.segments[i];
       nn::Parameter* const parameter = layout_.parameters[static_cast<std::size_t>(mine.parameter)];
-      const auto entry = std::ranges::find(held_, parameter, &HeldParameter::parameter);
+      const auto entry =
+          std::ranges::find(stage_parameters_, parameter, &StageParameter::parameter);
       OwnedRun run{parameter, entry->number, mine.first, segments[i],
                    entry->counted && is_first_copy()};
       run.segment.in_norm = entry->counted;
@@ -127,7 +128,7 @@ class ShardedState final : public ModelState {
   // Groups parameters by their peers. Ranks with the same peers get the same sets in model order.
   std::vector<std::vector<nn::Parameter*>> sets() {
     std::vector<std::vector<nn::Parameter*>> sets;
-    for (const HeldParameter& entry : held_) {
+    for (const StageParameter& entry : stage_parameters_) {
       const Peers peers{entry.partial, entry.tied};
       if (peers == Peers{} || !entry.parameter->trainable()) continue;
       const auto found = std::ranges::find(peers_, peers);
@@ -164,7 +165,7 @@ class ShardedState final : public ModelState {
   }
 
   ProcessMesh& mesh_;
-  std::vector<HeldParameter> held_;
+  std::vector<StageParameter> stage_parameters_;
   nn::Context& context_;
   const bool has_masters_;
   Tracer* tracer_;
@@ -184,10 +185,12 @@ class ShardedState final : public ModelState {
 }  // namespace
 
 std::unique_ptr<ModelState> make_sharded_state(nn::Context& context, const nn::Chain& chain,
-                                               ProcessMesh& mesh, std::vector<HeldParameter> held,
+                                               ProcessMesh& mesh,
+                                               std::vector<StageParameter> stage_parameters,
                                                const std::vector<TiedSet>& tied,
                                                const ParallelOptions& options) {
-  return std::make_unique<ShardedState>(context, chain, mesh, std::move(held), tied, options);
+  return std::make_unique<ShardedState>(context, chain, mesh, std::move(stage_parameters), tied,
+                                        options);
 }
 
 }  // namespace shoal::parallel

@@ -5,24 +5,24 @@
 namespace shoal::parallel {
 namespace {
 
-std::vector<nn::Parameter*> parameters_of(const std::vector<HeldParameter>& held) {
+std::vector<nn::Parameter*> parameters_of(const std::vector<StageParameter>& stage_parameters) {
   std::vector<nn::Parameter*> all;
-  for (const HeldParameter& entry : held) all.push_back(entry.parameter);
+  for (const StageParameter& entry : stage_parameters) all.push_back(entry.parameter);
   return all;
 }
 
 class WholeState final : public ModelState {
  public:
-  WholeState(nn::Context& context, ProcessMesh& mesh, std::vector<HeldParameter> held, bool splits,
-             const std::vector<TiedSet>& tied, const ParallelOptions& options)
+  WholeState(nn::Context& context, ProcessMesh& mesh, std::vector<StageParameter> stage_parameters,
+             bool splits, const std::vector<TiedSet>& tied, const ParallelOptions& options)
       : mesh_(mesh),
-        held_(std::move(held)),
+        stage_parameters_(std::move(stage_parameters)),
         splits_(splits),
         has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         context_(context),
         reducer_(options.reducer),
         tied_(tied),
-        weights_(parameters_of(held_), options.plan.precision.dtype, context.kernels(),
+        weights_(parameters_of(stage_parameters_), options.plan.precision.dtype, context.kernels(),
                  context.memory(), options.fill, options.masters, options.rounding_seed) {
     reducer_.tracer = options.tracer;
   }
@@ -30,7 +30,7 @@ class WholeState final : public ModelState {
   void make_gradients() override {
     std::vector<nn::Parameter*> over_rdp, over_dp;
     std::vector<std::vector<nn::Parameter*>> tied(tied_.size());
-    for (const HeldParameter& entry : held_)
+    for (const StageParameter& entry : stage_parameters_)
       (entry.tied >= 0 ? tied[static_cast<std::size_t>(entry.tied)]
        : entry.partial ? over_dp
                        : over_rdp)
@@ -61,7 +61,7 @@ class WholeState final : public ModelState {
   // The gradient and the master of a parameter begin at a cache line.
   KeptElements kept() const override {
     KeptElements kept;
-    for (const HeldParameter& entry : held_) {
+    for (const StageParameter& entry : stage_parameters_) {
       const std::int64_t count = entry.parameter->shape().count();
       kept.values += count;
       if (!entry.parameter->trainable()) continue;
@@ -83,7 +83,7 @@ class WholeState final : public ModelState {
   }
   void drop_gradients() override {
     for (Sum& sum : sums_) sum.reducer.reset();
-    for (const HeldParameter& entry : held_) entry.parameter->gradient = {};
+    for (const StageParameter& entry : stage_parameters_) entry.parameter->gradient = {};
     sums_.clear();  // releases groups last, since gradients are in their memory
   }
 
@@ -91,7 +91,7 @@ class WholeState final : public ModelState {
   std::vector<OwnedRun> owned() const override {
     std::vector<OwnedRun> runs;
     const std::vector<nn::Segment> segments = weights_.segments();  // trainable, in order
-    for (const HeldParameter& entry : held_) {
+    for (const StageParameter& entry : stage_parameters_) {
       if (!entry.parameter->trainable()) continue;
       OwnedRun run{entry.parameter, entry.number, 0, segments[runs.size()],
                    entry.counted && is_first_copy()};
@@ -125,7 +125,7 @@ class WholeState final : public ModelState {
   }
 
   ProcessMesh& mesh_;
-  std::vector<HeldParameter> held_;
+  std::vector<StageParameter> stage_parameters_;
   bool splits_;
   const bool has_masters_;
   nn::Context& context_;
@@ -138,10 +138,11 @@ class WholeState final : public ModelState {
 }  // namespace
 
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
-                                             std::vector<HeldParameter> held, bool splits,
-                                             const std::vector<TiedSet>& tied,
+                                             std::vector<StageParameter> stage_parameters,
+                                             bool splits, const std::vector<TiedSet>& tied,
                                              const ParallelOptions& options) {
-  return std::make_unique<WholeState>(context, mesh, std::move(held), splits, tied, options);
+  return std::make_unique<WholeState>(context, mesh, std::move(stage_parameters), splits, tied,
+                                      options);
 }
 
 }  // namespace shoal::parallel

@@ -16,9 +16,9 @@ using collectives::ReduceOp;
 
 // Values and gradients of one unit's parameters, for its lifetime. They are zeros: a unit's costs
 // do not depend on the values, and drawing those of a large table would take longer.
-class Held {
+class UnitTensors {
  public:
-  Held(nn::Context& context, std::vector<nn::Parameter*> parameters, DType dtype)
+  UnitTensors(nn::Context& context, std::vector<nn::Parameter*> parameters, DType dtype)
       : parameters_(std::move(parameters)) {
     for (nn::Parameter* parameter : parameters_) {
       SHOAL_CHECK(!parameter->value.defined(), "{} is materialised: units are measured before",
@@ -28,15 +28,15 @@ class Held {
     }
     nn::allocate_gradients(context, parameters_);
   }
-  ~Held() {
+  ~UnitTensors() {
     for (nn::Parameter* parameter : parameters_) {
       parameter->value = {};
       parameter->gradient = {};
       parameter->clear_gradient();
     }
   }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  UnitTensors(const UnitTensors&) = delete;
+  UnitTensors& operator=(const UnitTensors&) = delete;
 
  private:
   std::vector<nn::Parameter*> parameters_;
@@ -212,7 +212,7 @@ std::vector<UnitCost> measure_units(const nn::Context& context, nn::Chain& chain
     const auto [entry, is_new] = known.emplace(structure_of(chain, unit), all.size());
     measured_as.push_back(entry->second);
     if (!is_new) continue;
-    const Held held(own, chain.unit_parameters(unit), options.dtype);
+    const UnitTensors tensors(own, chain.unit_parameters(unit), options.dtype);
     Measured& measured = all.emplace_back();
     Runner runner(own, memory, chain, unit, microbatch, group, options);
     for (int i = 0; i < std::max(options.repetitions, 1); ++i)

@@ -27,7 +27,7 @@ class Clockwork {
     result_.busy.resize(ranks);
     result_.peak_activation.resize(ranks);
     result_.peak_microbatches.resize(ranks);
-    held_.resize(ranks);
+    activation_.resize(ranks);
     in_flight_.resize(ranks);
     channels_.resize(ranks * ranks);
     for (auto* const times : {&computed_, &arrived_}) times->resize(2 * ready_.places());
@@ -125,23 +125,23 @@ class Clockwork {
 
   void count(int rank, const Action& action) {
     const StageCosts& stage = costs_.of(action.stage);
-    double& held = held_[at(rank)];
+    double& activation = activation_[at(rank)];
     int& in_flight = in_flight_[at(rank)];
     if (action.kind == ActionKind::forward) {
-      held += stage.activation;
+      activation += stage.activation;
       ++in_flight;
-      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
+      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], activation);
       result_.peak_microbatches[at(rank)] =
           std::max(result_.peak_microbatches[at(rank)], in_flight);
       return;
     }
-    if (action.kind == ActionKind::backward) held -= stage.activation;
+    if (action.kind == ActionKind::backward) activation -= stage.activation;
     if (action.kind == ActionKind::input_backward) {
-      // If weight_activation is larger than activation, `held` rises.
-      held -= stage.activation - stage.weight_activation;
-      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], held);
+      // If weight_activation is larger than activation, `activation` rises.
+      activation -= stage.activation - stage.weight_activation;
+      result_.peak_activation[at(rank)] = std::max(result_.peak_activation[at(rank)], activation);
     }
-    if (action.kind == ActionKind::weight_backward) held -= stage.weight_activation;
+    if (action.kind == ActionKind::weight_backward) activation -= stage.weight_activation;
     if (action.kind != ActionKind::input_backward) --in_flight;
   }
 
@@ -154,7 +154,7 @@ class Clockwork {
   const PipelineCosts& costs_;
   ReadyActions ready_;
   Simulation result_;
-  std::vector<double> now_, held_;
+  std::vector<double> now_, activation_;
   std::vector<int> in_flight_;
   std::vector<double> computed_, arrived_;  // by slot()
   std::vector<Message> messages_;           // by slot() of the sender's stage

@@ -113,7 +113,7 @@ struct PoolMemory::FreeLists {
   // The tag with which each block was allocated upstream. The block is freed with the same tag,
   // although it may have been reused with other tags since.
   std::unordered_map<void*, MemoryTag> tags;
-  std::size_t held = 0;
+  std::size_t cached = 0;
 };
 
 PoolMemory::PoolMemory(MemoryResource& upstream)
@@ -136,7 +136,7 @@ void* PoolMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
     if (found != free_->blocks.end() && !found->second.empty()) {
       void* pointer = found->second.back();
       found->second.pop_back();
-      free_->held -= size;
+      free_->cached -= size;
       mark_taken(device(), pointer, bytes, size, stream, true);
       return pointer;
     }
@@ -166,7 +166,7 @@ void PoolMemory::deallocate(void* pointer, std::size_t bytes, MemoryTag tag,
   try {
     const std::scoped_lock lock(mutex_);
     free_->blocks[{stream.handle, size}].push_back(pointer);
-    free_->held += size;
+    free_->cached += size;
     mark_given_back(device(), pointer, size, stream);
   } catch (...) {  // the free list itself cannot grow
     const std::scoped_lock lock(mutex_);
@@ -188,12 +188,12 @@ void PoolMemory::trim() {
       free_->tags.erase(known);
     }
   free_->blocks.clear();
-  free_->held = 0;
+  free_->cached = 0;
 }
 
-std::size_t PoolMemory::bytes_held() const {
+std::size_t PoolMemory::cached_bytes() const {
   const std::scoped_lock lock(mutex_);
-  return free_->held;
+  return free_->cached;
 }
 
 void CountingMemory::Counter::add(std::int64_t bytes) {

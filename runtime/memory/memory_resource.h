@@ -76,7 +76,7 @@ class PoolMemory final : public MemoryResource {
   std::string name() const override { return "pool over " + upstream_.name(); }
 
   void trim();  // returns all unused memory; on a device, blocks until the work on it is done
-  std::size_t bytes_held() const;  // kept for reuse, not in use
+  std::size_t cached_bytes() const;  // kept for reuse, not in use
 
   static std::size_t rounded(std::size_t bytes);
 

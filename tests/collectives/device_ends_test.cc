@@ -178,9 +178,9 @@ TEST(DeviceEnds, RanksThatFailWhileTheyExchangeAddressesLeaveNothing) {
 
 TEST(DeviceEnds, SegmentsLiveUntilTheirLastHolderReleasesThem) {
   const std::shared_ptr<device::PeerAccess> access = device::make_host_peer_access();
-  device::Segments::Held own = device::Segments::make(access);
+  device::Segments::Pointer own = device::Segments::make(access);
   const std::uint64_t number = own->number();
-  device::Segments::Held other = device::Segments::find(number);
+  device::Segments::Pointer other = device::Segments::find(number);
   EXPECT_EQ(other, own);
   own.reset();
   EXPECT_EQ(access.use_count(), 2) << "a neighbour still uses them";

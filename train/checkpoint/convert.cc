@@ -244,7 +244,7 @@ class Converter {
   // Each shard has an equal range of the elements of every tensor.
   void write_shards(const std::string& directory) {
     for (int shard = 0; shard < options_.shards; ++shard) {
-      std::vector<TensorShard> held;
+      std::vector<TensorShard> parts;
       std::vector<const Item*> of;
       for (const Item& item : items_) {
         TensorShard part = whole_tensor(item.name, item.shape, item.dtype);
@@ -253,12 +253,12 @@ class Converter {
                      std::min<std::int64_t>(count % options_.shards, shard);
         part.end = part.begin + count / options_.shards + (shard < count % options_.shards ? 1 : 0);
         if (part.begin == part.end && (count > 0 || shard > 0)) continue;
-        held.push_back(std::move(part));
+        parts.push_back(std::move(part));
         of.push_back(&item);
       }
       write_shard(
-          directory, shard, options_.shards, held,
-          [&](std::size_t i) { return read(*of[i], held[i]); }, "converted");
+          directory, shard, options_.shards, parts,
+          [&](std::size_t i) { return read(*of[i], parts[i]); }, "converted");
     }
   }
 

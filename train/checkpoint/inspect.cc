@@ -45,8 +45,8 @@ std::string shape_text(const std::vector<std::int64_t>& sizes) {
 }
 
 // Size of the whole tensor.
-std::int64_t bytes_of(const TensorShard& held) {
-  return held.whole.count() * static_cast<std::int64_t>(size_of(held.dtype));
+std::int64_t bytes_of(const TensorShard& shard) {
+  return shard.whole.count() * static_cast<std::int64_t>(size_of(shard.dtype));
 }
 
 class Inspection {
@@ -96,7 +96,7 @@ class Inspection {
     out_.kind = CheckpointKind::sharded;
     out_.shards = shards.ranks;
     if (std::ssize(shards.paths) < shards.ranks) out_.problems.push_back(missing_shards(shards));
-    std::map<std::string, std::vector<TensorShard>> held;
+    std::map<std::string, std::vector<TensorShard>> by_name;
     std::shared_ptr<SafetensorsFile> first_shard;
     for (const auto& [rank, path] : shards.paths) {
       CheckpointFile& file = file_named(path);
@@ -107,14 +107,14 @@ class Inspection {
           out_.problems.push_back(two);
         for (ShardEntry& entry : entries_of_shard(*shard)) {
           ++file.tensors;
-          held[entry.held.name].push_back(std::move(entry.held));
+          by_name[entry.shard.name].push_back(std::move(entry.shard));
         }
       } catch (const Error& problem) {
         file.problem = problem.what();
         out_.problems.push_back(file.problem);
       }
     }
-    for (const auto& [name, parts] : held) {
+    for (const auto& [name, parts] : by_name) {
       const TensorShard& first = parts.front();
       const auto sizes = first.whole.sizes();
       out_.tensors.push_back({name,

@@ -92,24 +92,24 @@ void write_shard(const std::string& directory, int rank, int ranks,
   std::vector<SafetensorsEntry> entries;
   nlohmann::ordered_json described = nlohmann::ordered_json::array();
   std::map<std::string, std::size_t> index;
-  for (const TensorShard& held : tensors) {
+  for (const TensorShard& shard : tensors) {
     // The key is numbered because one rank may hold several parts of a tensor.
-    const std::string key = fmt::format("{}#{}", held.name, entries.size());
-    nlohmann::ordered_json json = to_json(held);
+    const std::string key = fmt::format("{}#{}", shard.name, entries.size());
+    nlohmann::ordered_json json = to_json(shard);
     json["key"] = key;
     described.push_back(std::move(json));
     index.emplace(key, entries.size());
-    entries.push_back(make_entry(key, held.dtype, {held.count()}));
+    entries.push_back(make_entry(key, shard.dtype, {shard.count()}));
   }
   SafetensorsWriter writer(
       directory + "/" + shard_name(rank, ranks), std::move(entries),
       {{std::string(kMetadata), described.dump()}, {std::string(kSave), save}});
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
-    const TensorShard& held = tensors[index.at(entry.name)];
+    const TensorShard& shard = tensors[index.at(entry.name)];
     const ConstView view = data(index.at(entry.name));
-    SHOAL_CHECK(view.shape.count() == held.count() && view.dtype == held.dtype,
-                "{}: {} {} are given for {} {}", held.name, view.shape.count(),
-                to_string(view.dtype), held.count(), to_string(held.dtype));
+    SHOAL_CHECK(view.shape.count() == shard.count() && view.dtype == shard.dtype,
+                "{}: {} {} are given for {} {}", shard.name, view.shape.count(),
+                to_string(view.dtype), shard.count(), to_string(shard.dtype));
     writer.append(entry.name, {static_cast<const std::byte*>(view.data),
                                static_cast<std::size_t>(entry.bytes)});
   }
@@ -117,10 +117,10 @@ void write_shard(const std::string& directory, int rank, int ranks,
 }
 
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldData> tensors, const std::string& save) {
-  std::vector<TensorShard> held;
-  for (const HeldData& tensor : tensors) held.push_back(tensor.held);
-  write_shard(directory, rank, ranks, held, [&](std::size_t i) { return tensors[i].data; }, save);
+                 std::span<const ShardData> tensors, const std::string& save) {
+  std::vector<TensorShard> shards;
+  for (const ShardData& tensor : tensors) shards.push_back(tensor.shard);
+  write_shard(directory, rank, ranks, shards, [&](std::size_t i) { return tensors[i].data; }, save);
 }
 
 FoundShards find_shards(const std::string& directory) {
@@ -158,15 +158,15 @@ std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file) {
     throw_error(ErrorCode::corrupt_data, "{} does not say what its tensors are", file.path());
   std::vector<ShardEntry> entries;
   for (const auto& one : json) {
-    TensorShard held = held_from_json(one, file.path());
+    TensorShard shard = shard_from_json(one, file.path());
     const auto name = one.find("key");
     std::string key = name != one.end() && name->is_string() ? name->get<std::string>() : "";
     if (!file.contains(key) || file.entry(key).sizes.size() != 1 ||
-        file.entry(key).sizes[0] != held.count() ||
-        dtype_from_safetensors(file.entry(key).dtype, key) != held.dtype)
+        file.entry(key).sizes[0] != shard.count() ||
+        dtype_from_safetensors(file.entry(key).dtype, key) != shard.dtype)
       throw_error(ErrorCode::corrupt_data, "{}: {} is not the part that its description says",
-                  file.path(), shortened(held.name));
-    entries.push_back({std::move(held), std::move(key)});
+                  file.path(), shortened(shard.name));
+    entries.push_back({std::move(shard), std::move(key)});
   }
   return entries;
 }
@@ -183,18 +183,18 @@ ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
       throw Error(ErrorCode::corrupt_data,
                   fmt::format("{} lacks {}", directory, shard_name(rank, found.ranks)),
                   "the files of all ranks that wrote belong together");
-  std::map<std::string, std::vector<TensorShard>> held;
+  std::map<std::string, std::vector<TensorShard>> by_name;
   for (const auto& [rank, path] : found.paths) {
     const auto file = SafetensorsFile::open(path);
     checkpoint.files_.push_back(file);
     if (const std::string two = save_problem(*checkpoint.files_.front(), *file); !two.empty())
       throw Error(ErrorCode::corrupt_data, two, "take another checkpoint");
     for (ShardEntry& entry : entries_of_shard(*file)) {
-      held[entry.held.name].push_back(entry.held);
+      by_name[entry.shard.name].push_back(entry.shard);
       checkpoint.add_part(std::move(entry), file);
     }
   }
-  for (const auto& [name, parts] : held) {
+  for (const auto& [name, parts] : by_name) {
     const std::string problem = tiling_problem(parts);
     if (!problem.empty()) throw_error(ErrorCode::corrupt_data, "{}: {}", directory, problem);
     checkpoint.tensors_[name] = {parts.front().whole, parts.front().dtype,
@@ -222,8 +222,8 @@ ShardedCheckpoint ShardedCheckpoint::open_full(const std::string& directory) {
 }
 
 void ShardedCheckpoint::add_part(ShardEntry entry, std::shared_ptr<SafetensorsFile> file) {
-  std::vector<TensorRun> runs = runs_of(entry.held);
-  std::vector<Part>& parts = parts_[entry.held.name];
+  std::vector<TensorRun> runs = runs_of(entry.shard);
+  std::vector<Part>& parts = parts_[entry.shard.name];
   parts.push_back({std::move(entry), std::move(runs), std::move(file)});
 }
 
@@ -253,8 +253,8 @@ void ShardedCheckpoint::read(const TensorShard& wanted, const View& into) const 
       const std::int64_t first = std::max(want.whole, have.whole);
       const std::int64_t last = std::min(want.whole + want.count, have.whole + have.count);
       if (first < last) {
-        convert(data, part.entry.held.dtype, have.held + first - have.whole, into,
-                want.held + first - want.whole, last - first);
+        convert(data, part.entry.shard.dtype, have.local + first - have.whole, into,
+                want.local + first - want.whole, last - first);
         filled += last - first;
       }
       want.whole + want.count < have.whole + have.count ? ++a : ++b;

@@ -18,9 +18,9 @@
 
 namespace shoal {
 
-struct HeldData {
-  TensorShard held;
-  ConstView data;  // held.count() elements of held.dtype, contiguous, host memory
+struct ShardData {
+  TensorShard shard;
+  ConstView data;  // shard.count() elements of shard.dtype, contiguous, host memory
 };
 
 std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetensors"
@@ -29,7 +29,7 @@ std::string shard_name(int rank, int ranks);  // "shard-00003-of-00008.safetenso
 // each save has a different one. Readers use it to detect that a save over older shards was
 // interrupted.
 void write_shard(const std::string& directory, int rank, int ranks,
-                 std::span<const HeldData> tensors, const std::string& save);
+                 std::span<const ShardData> tensors, const std::string& save);
 // The same without holding all tensors in memory. `data(i)` is called once per tensor, in any
 // order; its result must stay valid until the next call.
 void write_shard(const std::string& directory, int rank, int ranks,
@@ -48,7 +48,7 @@ FoundShards find_shards(const std::string& directory);
 std::string save_problem(const SafetensorsFile& first, const SafetensorsFile& shard);
 // The entries that a shard describes; `key` is the tensor's name in the file. Throws corrupt_data.
 struct ShardEntry {
-  TensorShard held;
+  TensorShard shard;
   std::string key;
 };
 std::vector<ShardEntry> entries_of_shard(const SafetensorsFile& file);

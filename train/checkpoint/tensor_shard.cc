@@ -13,15 +13,16 @@ namespace shoal {
 namespace {
 
 // Adds the runs of one box. A run is a row of the box's last dimension, or more if the box spans
-// inner dimensions of both tensors. Visits only held rows: a description of a few bytes may have
-// 2^40 rows.
-void add_runs(const TensorShard& held, const nn::ParameterPiece& piece,
+// inner dimensions of both tensors. Visits only the rows of the shard: a description of a few bytes
+// may have 2^40 rows.
+void add_runs(const TensorShard& shard, const nn::ParameterPiece& piece,
               std::vector<TensorRun>& runs) {
-  const Shape inner = contiguous_strides(held.local), outer = contiguous_strides(held.whole);
+  const Shape inner = contiguous_strides(shard.local), outer = contiguous_strides(shard.whole);
   if (piece.sizes.count() == 0) return;
   int last = piece.sizes.rank() - 1;  // a row lies in this dimension
   std::int64_t row = last < 0 ? 1 : piece.sizes[last];
-  while (last > 0 && piece.sizes[last] == held.local[last] && piece.sizes[last] == held.whole[last])
+  while (last > 0 && piece.sizes[last] == shard.local[last] &&
+         piece.sizes[last] == shard.whole[last])
     row *= piece.sizes[--last];
   const auto place = [&](std::int64_t i) {  // offset of row i in the local and the whole tensor
     std::int64_t local = 0, whole = 0;
@@ -37,20 +38,20 @@ void add_runs(const TensorShard& held, const nn::ParameterPiece& piece,
     return std::pair(local, whole);
   };
   const std::int64_t rows = piece.sizes.count() / row;
-  std::int64_t low = 0, high = rows;  // first row that ends after held.begin
+  std::int64_t low = 0, high = rows;  // first row that ends after shard.begin
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
-    if (place(middle).first + row <= held.begin)
+    if (place(middle).first + row <= shard.begin)
       low = middle + 1;
     else
       high = middle;
   }
   for (std::int64_t i = low; i < rows; ++i) {
     const auto [local, whole] = place(i);
-    const std::int64_t first = std::max(local, held.begin);
-    const std::int64_t end = std::min(local + row, held.end);
+    const std::int64_t first = std::max(local, shard.begin);
+    const std::int64_t end = std::min(local + row, shard.end);
     if (first >= end) break;
-    runs.push_back({whole + first - local, first - held.begin, end - first});
+    runs.push_back({whole + first - local, first - shard.begin, end - first});
   }
 }
 
@@ -115,8 +116,8 @@ class Description {
 
 }  // namespace
 
-TensorShard held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
-                    DType dtype, const std::string& prefix) {
+TensorShard shard_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
+                     DType dtype, const std::string& prefix) {
   SHOAL_CHECK(0 <= begin && begin <= end && end <= parameter.shape().count(),
               "elements [{}, {}) of {} of {}", begin, end, parameter.name(),
               to_string(parameter.shape()));
@@ -130,8 +131,8 @@ TensorShard held_of(const nn::Parameter& parameter, std::int64_t begin, std::int
           dtype};
 }
 
-TensorShard held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix) {
-  return held_of(parameter, 0, parameter.shape().count(), dtype, prefix);
+TensorShard shard_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix) {
+  return shard_of(parameter, 0, parameter.shape().count(), dtype, prefix);
 }
 
 TensorShard whole_tensor(std::string name, const Shape& shape, DType dtype) {
@@ -140,14 +141,14 @@ TensorShard whole_tensor(std::string name, const Shape& shape, DType dtype) {
   return {std::move(name), shape, shape, {{shape, corner, corner}}, 0, shape.count(), dtype};
 }
 
-std::vector<TensorRun> runs_of(const TensorShard& held) {
+std::vector<TensorRun> runs_of(const TensorShard& shard) {
   std::vector<TensorRun> runs;
-  for (const nn::ParameterPiece& piece : held.pieces) add_runs(held, piece, runs);
+  for (const nn::ParameterPiece& piece : shard.pieces) add_runs(shard, piece, runs);
   std::ranges::sort(runs, {}, &TensorRun::whole);
   std::vector<TensorRun> merged;
   for (const TensorRun& run : runs) {
     if (!merged.empty() && merged.back().whole + merged.back().count == run.whole &&
-        merged.back().held + merged.back().count == run.held)
+        merged.back().local + merged.back().count == run.local)
       merged.back().count += run.count;
     else
       merged.push_back(run);
@@ -155,12 +156,12 @@ std::vector<TensorRun> runs_of(const TensorShard& held) {
   return merged;
 }
 
-std::string tiling_problem(std::span<const TensorShard> held) {
-  if (held.empty()) return "no part holds it";
-  const TensorShard& first = held.front();
+std::string tiling_problem(std::span<const TensorShard> shards) {
+  if (shards.empty()) return "no part holds it";
+  const TensorShard& first = shards.front();
   const std::string name = shortened(first.name);
   std::vector<TensorRun> all;
-  for (const TensorShard& one : held) {
+  for (const TensorShard& one : shards) {
     if (one.whole != first.whole || one.dtype != first.dtype)
       return fmt::format("{}: {} {} in one part, {} {} in another", name, to_string(first.dtype),
                          to_string(first.whole), to_string(one.dtype), to_string(one.whole));
@@ -182,43 +183,43 @@ std::string tiling_problem(std::span<const TensorShard> held) {
   return {};
 }
 
-nlohmann::ordered_json to_json(const TensorShard& held) {
+nlohmann::ordered_json to_json(const TensorShard& shard) {
   nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
-  for (const nn::ParameterPiece& piece : held.pieces)
+  for (const nn::ParameterPiece& piece : shard.pieces)
     pieces.push_back({numbers(piece.sizes), numbers(piece.local), numbers(piece.whole)});
-  return {{"name", held.name},
-          {"whole", numbers(held.whole)},
-          {"local", numbers(held.local)},
+  return {{"name", shard.name},
+          {"whole", numbers(shard.whole)},
+          {"local", numbers(shard.local)},
           {"pieces", pieces},
-          {"begin", held.begin},
-          {"end", held.end},
-          {"dtype", to_string(held.dtype)}};
+          {"begin", shard.begin},
+          {"end", shard.end},
+          {"dtype", to_string(shard.dtype)}};
 }
 
-TensorShard held_from_json(const nlohmann::json& json, const std::string& source) {
-  TensorShard held;
+TensorShard shard_from_json(const nlohmann::json& json, const std::string& source) {
+  TensorShard shard;
   try {
     const Description described(json, "it");
-    held.name = described.text("name");
-    held.whole = described.shape("whole");
-    held.local = described.shape("local");
-    (void)held.whole.count();  // throws on overflow
-    held.pieces = described.pieces();
-    held.begin = described.integer("begin");
-    held.end = described.integer("end");
-    held.dtype = parse_dtype(described.text("dtype"));
-    SHOAL_CHECK(held.whole.count() <= INT64_MAX / static_cast<std::int64_t>(size_of(held.dtype)),
-                "{} {} are more than 2^63 bytes", to_string(held.dtype), to_string(held.whole));
+    shard.name = described.text("name");
+    shard.whole = described.shape("whole");
+    shard.local = described.shape("local");
+    (void)shard.whole.count();  // throws on overflow
+    shard.pieces = described.pieces();
+    shard.begin = described.integer("begin");
+    shard.end = described.integer("end");
+    shard.dtype = parse_dtype(described.text("dtype"));
+    SHOAL_CHECK(shard.whole.count() <= INT64_MAX / static_cast<std::int64_t>(size_of(shard.dtype)),
+                "{} {} are more than 2^63 bytes", to_string(shard.dtype), to_string(shard.whole));
     // The same checks as for a model's parameter.
-    nn::Parameter(held.name, held.local, {}).set_part(held.whole, held.pieces);
+    nn::Parameter(shard.name, shard.local, {}).set_part(shard.whole, shard.pieces);
   } catch (const Error& problem) {
     throw_error(ErrorCode::corrupt_data, "{}: the description of {} makes no sense: {}", source,
-                held.name.empty() ? "a tensor" : shortened(held.name), shortened(problem.what()));
+                shard.name.empty() ? "a tensor" : shortened(shard.name), shortened(problem.what()));
   }
-  if (held.begin < 0 || held.begin > held.end || held.end > held.local.count())
-    throw_error(ErrorCode::corrupt_data, "{}: elements [{}, {}) of {} of {}", source, held.begin,
-                held.end, shortened(held.name), to_string(held.local));
-  return held;
+  if (shard.begin < 0 || shard.begin > shard.end || shard.end > shard.local.count())
+    throw_error(ErrorCode::corrupt_data, "{}: elements [{}, {}) of {} of {}", source, shard.begin,
+                shard.end, shortened(shard.name), to_string(shard.local));
+  return shard;
 }
 
 }  // namespace shoal

@@ -31,27 +31,27 @@ struct TensorShard {
 inline bool is_state_name(std::string_view name) { return name.find('/') != name.npos; }
 
 // All of a parameter, or its elements [begin, end). The name is `prefix` plus the parameter's.
-TensorShard held_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});
-TensorShard held_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
-                    DType dtype, const std::string& prefix = {});
+TensorShard shard_of(const nn::Parameter& parameter, DType dtype, const std::string& prefix = {});
+TensorShard shard_of(const nn::Parameter& parameter, std::int64_t begin, std::int64_t end,
+                     DType dtype, const std::string& prefix = {});
 // A whole tensor on one rank.
 TensorShard whole_tensor(std::string name, const Shape& shape, DType dtype);
 
 struct TensorRun {
   std::int64_t whole = 0;  // first element in the whole tensor, row-major
-  std::int64_t held = 0;   // first element in the held range, from 0
+  std::int64_t local = 0;  // first element in the rank's range, from 0
   std::int64_t count = 0;
   bool operator==(const TensorRun&) const = default;
 };
 // Sorted by `whole`; adjacent runs are merged.
-std::vector<TensorRun> runs_of(const TensorShard& held);
+std::vector<TensorRun> runs_of(const TensorShard& shard);
 
 // Why parts of one tensor do not cover each element exactly once: the first elements in no part or
 // in two, or shapes that differ. Empty if they do.
-std::string tiling_problem(std::span<const TensorShard> held);
+std::string tiling_problem(std::span<const TensorShard> shards);
 
-nlohmann::ordered_json to_json(const TensorShard& held);
+nlohmann::ordered_json to_json(const TensorShard& shard);
 // Throws corrupt_data that names `source` and the error.
-TensorShard held_from_json(const nlohmann::json& json, const std::string& source);
+TensorShard shard_from_json(const nlohmann::json& json, const std::string& source);
 
 }  // namespace shoal

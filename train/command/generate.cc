@@ -62,8 +62,8 @@ struct LoadedModel {
                             : available_cores(),
              .memory = &pool})),
         context(*kernels, pool, dispatcher),
-        held(built(directory)),
-        model(*held) {
+        owned(built(directory)),
+        model(*owned) {
     context.mode = nn::Mode::evaluate;
     if (const std::string why = kernels::emulation(*kernels, DType::bf16); bf16 && !why.empty())
       log::warn("bf16 is emulated ({}): f32 is faster; leave --bf16 out", why);
@@ -85,7 +85,7 @@ struct LoadedModel {
   std::unique_ptr<kernels::Kernels> kernels;
   nn::DirectDispatcher dispatcher;
   nn::Context context;
-  std::unique_ptr<nn::CausalLm> held;
+  std::unique_ptr<nn::CausalLm> owned;
   nn::CausalLm& model;
 };
 

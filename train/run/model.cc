@@ -137,7 +137,7 @@ void Model::load_pretrained(const std::string& directory) {
     // Pending gathers still read the values that are overwritten here.
     parts_->model->wait_for_values();
     read_weights(directory, *parts_->task, parts_->context.kernels(),
-                 held_weights(*parts_->model, Which::held));
+                 local_weights(*parts_->model, Which::all));
     parts_->model->refresh();
   });
 }

@@ -31,9 +31,9 @@ struct Optimizer::Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  std::vector<LocalShard> held(Which which) const {
-    std::vector<LocalShard> all = held_weights(*model.model, which);
-    for (LocalShard& moment : held_moments(optimizer, which)) all.push_back(std::move(moment));
+  std::vector<LocalShard> local_state(Which which) const {
+    std::vector<LocalShard> all = local_weights(*model.model, which);
+    for (LocalShard& moment : local_moments(optimizer, which)) all.push_back(std::move(moment));
     return all;
   }
 
@@ -73,10 +73,10 @@ void Optimizer::save(const std::string& directory, std::int64_t step) {
       transaction = std::make_unique<CheckpointTransaction>(directory, step, 0);
     world.host().barrier()->wait();  // the directory exists now
     const std::string unfinished = unfinished_checkpoint_path(directory, step, 0);
-    std::vector<LocalShard> written = parts_->held(Which::written);
+    std::vector<LocalShard> written = parts_->local_state(Which::written);
     for (LocalShard& one : written)
       one.tensor = nn::on_host(one.tensor, model.job.parts().compute.host(), model.context.stream);
-    write_held(unfinished, world.rank(), world.size(), written);
+    write_local_shards(unfinished, world.rank(), world.size(), written);
     world.host().barrier()->wait();  // all parts are written
     if (transaction) {
       ShardedCheckpoint::open(unfinished);  // checks that each element occurs exactly once
@@ -108,7 +108,7 @@ std::int64_t Optimizer::resume(const std::string& directory) {
     // Pending gathers still read the values that are overwritten here.
     model.model->wait_for_values();
     const auto checkpoint = ShardedCheckpoint::open(checkpoint_path(directory, step));
-    read_held(checkpoint, parts_->held(Which::held), model.context.stream);
+    read_local_shards(checkpoint, parts_->local_state(Which::all), model.context.stream);
     parts_->optimizer.refresh();
     kernels::StepState state = model.state.read();
     state.step = static_cast<std::uint32_t>(step);

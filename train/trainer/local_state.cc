@@ -7,25 +7,26 @@
 
 namespace shoal {
 
-std::vector<LocalShard> held_weights(const parallel::ParallelModel& model, Which which) {
+std::vector<LocalShard> local_weights(const parallel::ParallelModel& model, Which which) {
   std::vector<LocalShard> all;
   for (const auto& runs : {model.owned(), model.frozen()})
     for (const parallel::OwnedRun& run : runs) {
       const Tensor& master = run.segment.master;
-      if (which == Which::held || run.writes)
+      if (which == Which::all || run.writes)
         all.push_back(
-            {held_of(*run.parameter, run.first, run.first + master.count(), master.dtype()),
+            {shard_of(*run.parameter, run.first, run.first + master.count(), master.dtype()),
              master});
     }
   return all;
 }
 
-std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optimizer, Which which) {
+std::vector<LocalShard> local_moments(const parallel::DistributedOptimizer& optimizer,
+                                      Which which) {
   std::vector<LocalShard> all;
-  for (const parallel::HeldRun& run : optimizer.held())
-    if (!run.state.empty() && (which == Which::held || run.writes))
-      all.push_back({held_of(*run.parameter, run.first, run.first + run.tensor.count(),
-                             run.tensor.dtype(), run.state + "/"),
+  for (const parallel::StateRun& run : optimizer.state_runs())
+    if (!run.state.empty() && (which == Which::all || run.writes))
+      all.push_back({shard_of(*run.parameter, run.first, run.first + run.tensor.count(),
+                              run.tensor.dtype(), run.state + "/"),
                      run.tensor});
   return all;
 }
@@ -41,9 +42,9 @@ void save_whole_model(const parallel::ParallelModel& model, const Task& task,
     make_directories(in_parts, "choose another --output_dir or its permissions");
   }
   world.host().barrier()->wait();
-  std::vector<LocalShard> written = held_weights(model, Which::written);
+  std::vector<LocalShard> written = local_weights(model, Which::written);
   for (LocalShard& one : written) one.tensor = nn::on_host(one.tensor, host, stream);
-  write_held(in_parts, world.rank(), world.size(), written);
+  write_local_shards(in_parts, world.rank(), world.size(), written);
   world.host().barrier()->wait();
   gather_files(world.host(), owners, in_parts, true);
   const auto clean_up = [&] {

@@ -9,11 +9,11 @@
 
 namespace shoal {
 
-// held: all tensors of this rank; written: those that it writes to a checkpoint. A tensor that
+// all: all tensors of this rank; written: those that it writes to a checkpoint. A tensor that
 // several ranks hold is written by one of them.
-enum class Which : std::uint8_t { held, written };
-std::vector<LocalShard> held_weights(const parallel::ParallelModel& model, Which which);
-std::vector<LocalShard> held_moments(const parallel::DistributedOptimizer& optimizer, Which which);
+enum class Which : std::uint8_t { all, written };
+std::vector<LocalShard> local_weights(const parallel::ParallelModel& model, Which which);
+std::vector<LocalShard> local_moments(const parallel::DistributedOptimizer& optimizer, Which which);
 
 // Writes the model in Hugging Face's format into `directory`, which may be a different directory on
 // each host. The ranks first write their parts to temporary files, from which rank 0 writes one

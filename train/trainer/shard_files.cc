@@ -30,10 +30,10 @@ void fill(const LocalShard& part, const ConstView& whole, kernels::Kernels& kern
   const View into = part.tensor.view();
   const auto from_size = static_cast<std::int64_t>(size_of(whole.dtype));
   const auto to_size = static_cast<std::int64_t>(size_of(into.dtype));
-  for (const TensorRun& run : runs_of(part.held)) {
+  for (const TensorRun& run : runs_of(part.shard)) {
     const ConstView from(static_cast<const std::byte*>(whole.data) + run.whole * from_size,
                          {run.count}, whole.dtype, whole.device);
-    const View to{static_cast<std::byte*>(into.data) + run.held * to_size,
+    const View to{static_cast<std::byte*>(into.data) + run.local * to_size,
                   {run.count},
                   into.dtype,
                   into.device};
@@ -43,19 +43,19 @@ void fill(const LocalShard& part, const ConstView& whole, kernels::Kernels& kern
 
 }  // namespace
 
-void read_held(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
-               Stream stream) {
+void read_local_shards(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
+                       Stream stream) {
   const auto host = make_host_memory();
   // A device may write host memory too (optimizer_offloading): wait for its queued work first.
   if (!stream.device.is_cpu()) device_backend(stream.device.type).synchronize(stream);
   for (const LocalShard& part : into) {
     if (part.tensor.device().is_cpu()) {
-      checkpoint.read(part.held, part.tensor.view());
+      checkpoint.read(part.shard, part.tensor.view());
       continue;
     }
     const Tensor read =
         Tensor::empty(part.tensor.shape(), part.tensor.dtype(), *host, MemoryTag::workspace);
-    checkpoint.read(part.held, read.view());
+    checkpoint.read(part.shard, read.view());
     DeviceBackend& backend = device_backend(stream.device.type);
     backend.copy(part.tensor.view().data, read.const_view().data, read.bytes(), stream);
     backend.synchronize(stream);
@@ -121,11 +121,11 @@ nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::K
     nn::LoadReport report;
     task.keep_files_of(directory);
     report.unexpected = check_fits(checkpoint, task.module(), directory);
-    read_held(checkpoint, into, kernels.stream());
+    read_local_shards(checkpoint, into, kernels.stream());
     return report;
   }
   std::multimap<std::string, const LocalShard*> by_name;
-  for (const LocalShard& part : into) by_name.emplace(part.held.name, &part);
+  for (const LocalShard& part : into) by_name.emplace(part.shard.name, &part);
   return task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
     const auto [first, last] = by_name.equal_range(parameter.name());
     for (auto it = first; it != last; ++it) fill(*it->second, from, kernels);
@@ -137,18 +137,19 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
   if (is_in_parts(directory)) {
     const auto checkpoint = ShardedCheckpoint::open(directory);
     for (const LocalShard& part : into)
-      if (!checkpoint.contains(part.held.name)) refuse_without_optimizer(directory, part.held.name);
-    return read_held(checkpoint, into, kernels.stream());
+      if (!checkpoint.contains(part.shard.name))
+        refuse_without_optimizer(directory, part.shard.name);
+    return read_local_shards(checkpoint, into, kernels.stream());
   }
   const std::string file_name(kOptimizerStateFile), path = directory + "/" + file_name;
   if (!path_exists(path)) refuse_without_optimizer(directory, file_name);
   const auto file = SafetensorsFile::open(path);
   for (const LocalShard& part : into) {
-    const Tensor saved = file->tensor(part.held.name);
-    SHOAL_CHECK(saved.dtype() == DType::f32 && saved.shape() == part.held.whole,
-                "{}: {} is {} {}, but this run needs {} {}", path, part.held.name,
+    const Tensor saved = file->tensor(part.shard.name);
+    SHOAL_CHECK(saved.dtype() == DType::f32 && saved.shape() == part.shard.whole,
+                "{}: {} is {} {}, but this run needs {} {}", path, part.shard.name,
                 to_string(saved.dtype()), to_string(saved.shape()), to_string(DType::f32),
-                to_string(part.held.whole));
+                to_string(part.shard.whole));
     fill(part, saved.const_view(), kernels);
   }
 }
@@ -158,16 +159,16 @@ std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResour
   std::vector<LocalShard> copies;
   copies.reserve(tensors.size());
   for (const LocalShard& part : tensors)
-    copies.push_back({part.held, nn::copied_to_host(part.tensor, host, stream)});
+    copies.push_back({part.shard, nn::copied_to_host(part.tensor, host, stream)});
   return copies;
 }
 
-void write_held(const std::string& directory, int rank, int ranks,
-                std::span<const LocalShard> tensors) {
-  std::vector<HeldData> data;
+void write_local_shards(const std::string& directory, int rank, int ranks,
+                        std::span<const LocalShard> tensors) {
+  std::vector<ShardData> data;
   data.reserve(tensors.size());
   for (const LocalShard& part : tensors)
-    data.push_back({part.held, part.tensor.reshaped({part.tensor.count()}).const_view()});
+    data.push_back({part.shard, part.tensor.reshaped({part.tensor.count()}).const_view()});
   // Each save has its own directory, whose name identifies the save.
   write_shard(directory, rank, ranks, data, fs::path(directory).filename());
 }

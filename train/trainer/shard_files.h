@@ -15,13 +15,13 @@
 namespace shoal {
 
 struct LocalShard {
-  TensorShard held;
-  Tensor tensor;  // held.count() contiguous elements of held.dtype; shares the owner's memory
+  TensorShard shard;
+  Tensor tensor;  // shard.count() contiguous elements of shard.dtype; shares the owner's memory
 };
 
 // Fills each entry from a checkpoint in parts. Waits for `stream`.
-void read_held(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
-               Stream stream);
+void read_local_shards(const ShardedCheckpoint& checkpoint, std::span<const LocalShard> into,
+                       Stream stream);
 // Reads each entry by its tensor's name; a tensor may have several entries or none. Returns the
 // same as Task::load(). Throws errors of Task::load() and ShardedCheckpoint before it writes to any
 // entry.
@@ -37,7 +37,7 @@ void read_optimizer(const std::string& directory, kernels::Kernels& kernels,
 std::vector<LocalShard> copied(std::span<const LocalShard> tensors, MemoryResource& host,
                                Stream stream);
 // Writes rank `rank`'s shard of a checkpoint in parts.
-void write_held(const std::string& directory, int rank, int ranks,
-                std::span<const LocalShard> tensors);
+void write_local_shards(const std::string& directory, int rank, int ranks,
+                        std::span<const LocalShard> tensors);
 
 }  // namespace shoal

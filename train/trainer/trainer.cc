@@ -528,7 +528,7 @@ std::vector<std::string> Trainer::memory_report() const {
   if (const auto offloaded = impl_->engine->offloaded())
     lines.push_back(offloaded->tensors > 0
                         ? fmt::format("{:<14} {:>12} peak {:>12}", "offloaded", "",
-                                      format_bytes(offloaded->held_bytes))
+                                      format_bytes(offloaded->peak_bytes))
                         : fmt::format("{:<14} nothing: what checkpoints keep is smaller than {}",
                                       "offloaded",
                                       format_bytes(parallel::OffloadOptions{}.min_bytes)));

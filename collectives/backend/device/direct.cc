@@ -65,7 +65,7 @@ void DeviceEngine::meet() {
   same_process_ = same;
   opened_ = std::make_unique<OpenedSegments>(access_, same);
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && same[at(peer)]) opened_->hold(Segments::find(all[at(peer)].segments));
+    if (peer != rank_ && same[at(peer)]) opened_->keep(Segments::find(all[at(peer)].segments));
   std::string why;
   if (!one_host) {
     if (size_ > 1) why = set_up_rdma();

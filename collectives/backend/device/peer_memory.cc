@@ -68,7 +68,7 @@ std::byte* ShareableMemory::take_new(void* user, std::size_t length) {
   constexpr std::size_t kPage = std::size_t{2} << 20;
   const std::size_t segment = std::max(kSegmentBytes, (length + kPage - 1) / kPage * kPage);
   auto* const base = static_cast<std::byte*>(access_->allocate(segment));
-  held_->add(base);
+  own_segments_->add(base);
   const std::lock_guard lock(mutex_);
   segments_[base].bytes = segment;
   give(free_[user], base, segment);
@@ -190,7 +190,7 @@ PeerAccess::Handle ShareableMemory::exported(void* segment) {
     if (const auto& handle = segments_.at(base).handle) return *handle;
   }
   const PeerAccess::Handle handle = access_->export_memory(segment);
-  held_->opened_elsewhere();
+  own_segments_->opened_elsewhere();
   const std::lock_guard lock(mutex_);
   segments_.at(base).handle = handle;
   return handle;
@@ -209,7 +209,7 @@ void OpenedSegments::close() noexcept {
   for (const auto& [key, opened] : opened_)
     if (opened) access_->close(opened);
   opened_.clear();
-  held_.clear();
+  kept_.clear();
 }
 
 }  // namespace shoal::collectives::device

@@ -32,7 +32,7 @@ class ShareableMemory final : public MemoryResource {
       : access_(std::move(access)),
         stream_(stream),
         counted_by_(counted_by),
-        held_(Segments::make(access_)) {}
+        own_segments_(Segments::make(access_)) {}
 
   void* allocate(std::size_t bytes, MemoryTag tag, Stream stream) override;
   void deallocate(void* pointer, std::size_t bytes, MemoryTag tag, Stream stream) noexcept override;
@@ -44,7 +44,7 @@ class ShareableMemory final : public MemoryResource {
   std::size_t segment_bytes(void* segment) const;
   // Returns a segment's handle. Calls the driver the first time.
   PeerAccess::Handle exported(void* segment);
-  Segments& segments() const { return *held_; }
+  Segments& segments() const { return *own_segments_; }
   // From now on, freed memory is not reused, because neighbours may still write to it.
   void stop_reuse();
 
@@ -65,7 +65,7 @@ class ShareableMemory final : public MemoryResource {
   std::shared_ptr<PeerAccess> access_;
   const Stream stream_;
   CountingMemory* counted_by_;
-  const Segments::Held held_;
+  const Segments::Pointer own_segments_;
   mutable std::mutex mutex_;  // not held during driver calls, which may wait for the device
   using FreeRanges = std::map<void*, Ranges>;  // by stream; a range never spans two segments
   FreeRanges free_;
@@ -82,7 +82,7 @@ struct SharedPlace {
   PeerAccess::Handle handle{};
 };
 
-// Peers' segments: opened on first use if in another process, else held (segments.h). Not
+// Peers' segments: opened on first use if in another process, else kept alive (segments.h). Not
 // thread-safe.
 class OpenedSegments {
  public:
@@ -94,15 +94,15 @@ class OpenedSegments {
   OpenedSegments& operator=(const OpenedSegments&) = delete;
 
   std::byte* pointer(int rank, const SharedPlace& place);
-  // Holds the segments of a rank of this process until close(). Null: that rank has ended.
-  void hold(Segments::Held segments) { held_.push_back(std::move(segments)); }
+  // Keeps the segments of a rank of this process alive until close(). Null: that rank has ended.
+  void keep(Segments::Pointer segments) { kept_.push_back(std::move(segments)); }
   void close() noexcept;
 
  private:
   std::shared_ptr<PeerAccess> access_;
   std::vector<bool> same_process_;
   std::map<std::pair<int, std::uint64_t>, void*> opened_;
-  std::vector<Segments::Held> held_;
+  std::vector<Segments::Pointer> kept_;
 };
 
 }  // namespace shoal::collectives::device

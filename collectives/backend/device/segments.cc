@@ -19,8 +19,8 @@ struct Directory {
 
 }  // namespace
 
-Segments::Held Segments::make(std::shared_ptr<PeerAccess> access) {
-  Held made(new Segments(std::move(access)));
+Segments::Pointer Segments::make(std::shared_ptr<PeerAccess> access) {
+  Pointer made(new Segments(std::move(access)));
   Directory& directory = Directory::get();
   const std::lock_guard lock(directory.mutex);
   made->number_ = ++directory.last;
@@ -38,7 +38,7 @@ Segments::~Segments() {
     if (!kept_) access_->deallocate(base);
 }
 
-Segments::Held Segments::find(std::uint64_t number) {
+Segments::Pointer Segments::find(std::uint64_t number) {
   Directory& directory = Directory::get();
   const std::lock_guard lock(directory.mutex);
   const auto found = directory.all.find(number);

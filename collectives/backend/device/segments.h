@@ -20,9 +20,9 @@ namespace shoal::collectives::device {
 
 class Segments {
  public:
-  using Held = std::shared_ptr<Segments>;
+  using Pointer = std::shared_ptr<Segments>;
 
-  static Held make(std::shared_ptr<PeerAccess> access);
+  static Pointer make(std::shared_ptr<PeerAccess> access);
   ~Segments();
   Segments(const Segments&) = delete;
   Segments& operator=(const Segments&) = delete;
@@ -36,7 +36,7 @@ class Segments {
   std::uint64_t number() const { return number_; }
   // Returns the segments of a rank of this process. Null: that rank has ended, and no rank will use
   // its memory, because each operation begins with all ranks.
-  static Held find(std::uint64_t number);
+  static Pointer find(std::uint64_t number);
   // Number of live Segments in this process.
   static std::size_t count();
   // Other processes may open the segments from now on. They are then not freed, because the driver

@@ -97,7 +97,7 @@ TEST(Offload, ChangesNoBitAndFreesWhatCheckpointsKeep) {
   const OffloadStatistics statistics = offloader.statistics();
   EXPECT_GE(statistics.tensors, 10);
   EXPECT_EQ(statistics.bytes, statistics.tensors * kHidden);
-  EXPECT_EQ(statistics.held_bytes, statistics.bytes);
+  EXPECT_EQ(statistics.peak_bytes, statistics.bytes);
   EXPECT_EQ(offloader.statistics().early, 0) << "none was announced";
   // With every batch announced, the offloader brings back at most two tensors ahead of the
   // backward.
@@ -134,7 +134,7 @@ TEST(Offload, BringsBackWhatIsExpectedAndReusesTheFile) {
   }
   EXPECT_EQ(results[1], results[0]);
   EXPECT_EQ(results[2], results[0]);
-  EXPECT_EQ(offloader.statistics().held_bytes, offloader.statistics().bytes / 3)
+  EXPECT_EQ(offloader.statistics().peak_bytes, offloader.statistics().bytes / 3)
       << "places are used again";
   EXPECT_GT(offloader.statistics().early, 0);
 }
@@ -148,7 +148,7 @@ TEST(Offload, ADroppedTapeFreesItsStorage) {
     model.forward(tape);
     model.out = {};
   }
-  EXPECT_EQ(offloader.statistics().held_bytes, offloader.statistics().bytes / 3);
+  EXPECT_EQ(offloader.statistics().peak_bytes, offloader.statistics().bytes / 3);
 }
 
 TEST(Offload, SmallTensorsStay) {

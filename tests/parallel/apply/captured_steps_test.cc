@@ -93,7 +93,7 @@ class PlannedRank {
       to->insert(to->end(), from->begin(), from->end());
       std::ranges::sort(*to);
     }
-    for (const HeldRun& run : optimizer_->held())
+    for (const StateRun& run : optimizer_->state_runs())
       if (run.writes) collect(*run.parameter, run.state + "/", run.first, run.tensor, steps.state);
   }
   std::vector<std::string> said;

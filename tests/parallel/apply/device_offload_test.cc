@@ -43,7 +43,7 @@ TEST_P(MeshOffload, TakesWhatTheLayoutSaysAndChangesNoBit) {
     EXPECT_GT(statistics.bytes, 0);
     EXPECT_EQ(statistics.tensors, tensors_of(layout, units));
     EXPECT_EQ(statistics.bytes, statistics.tensors * stream_bytes());
-    EXPECT_GE(statistics.held_bytes, statistics.bytes / kTwoSteps / layout.microbatches);
+    EXPECT_GE(statistics.peak_bytes, statistics.bytes / kTwoSteps / layout.microbatches);
   }
   layout.offload = false;
   const Trained kept = trained(layout, 0, kTwoSteps);

@@ -57,7 +57,7 @@ TEST(SixteenBits, HaveOneRanksGradientsUnderTensorParallelism) {
   }
 }
 
-// The state from held() is complete: another layout can continue from it.
+// The state from state_runs() is complete: another layout can continue from it.
 TEST(DistributedOptimizer, ContinuesOnAnotherLayout) {
   const Layout whole{.pp = 2, .tp = 2, .microbatches = 4};
   const Layout sharded{.rdp = 2, .pp = 2, .microbatches = 4, .sharding = 3};
@@ -105,7 +105,7 @@ TEST(ParallelModel, StartsFromGivenWeights) {
       const DistributedOptimizer optimizer(model, nn::sgd());
       {
         const std::scoped_lock lock(mutex);
-        for (const HeldRun& run : optimizer.held())
+        for (const StateRun& run : optimizer.state_runs())
           if (run.writes) collect(*run.parameter, "", run.first, run.tensor, state);
       }
       group->barrier()->wait();

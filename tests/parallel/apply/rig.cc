@@ -118,9 +118,9 @@ namespace {
 
 constexpr double kRate = 3e-3;
 
-std::string prefix_of(const HeldRun& run) { return run.state.empty() ? "" : run.state + "/"; }
+std::string prefix_of(const StateRun& run) { return run.state.empty() ? "" : run.state + "/"; }
 
-void load(const HeldRun& run, const Whole& from) {
+void load(const StateRun& run, const Whole& from) {
   const std::vector<std::size_t> places = places_of(*run.parameter);
   const std::vector<double>& whole = from.values.at(prefix_of(run) + run.parameter->name());
   std::vector<float> values;
@@ -129,7 +129,7 @@ void load(const HeldRun& run, const Whole& from) {
   testing::set_values(run.tensor, values);
 }
 
-void disturb(const HeldRun& run) {
+void disturb(const StateRun& run) {
   if (!run.state.empty()) return;
   std::vector<float> values = testing::values_of<float>(run.tensor);
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -317,11 +317,11 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
         options.masters);
     if (layout.rounded) expect_places(model);
     if (layout.disturbed) {
-      for (const HeldRun& run : optimizer.held()) disturb(run);
+      for (const StateRun& run : optimizer.state_runs()) disturb(run);
       optimizer.refresh();
     }
     if (start) {
-      for (const HeldRun& run : optimizer.held()) load(run, *start);
+      for (const StateRun& run : optimizer.state_runs()) load(run, *start);
       optimizer.refresh();
       rank.state.step = static_cast<std::uint32_t>(from);
     }
@@ -384,7 +384,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     model.wait_for_values();
     {
       const std::scoped_lock lock(mutex);
-      for (const HeldRun& run : optimizer.held())
+      for (const StateRun& run : optimizer.state_runs())
         if (run.writes)
           collect(*run.parameter, prefix_of(run), run.first, run.tensor, result.state);
     }

@@ -104,9 +104,9 @@ TEST(PoolMemory, ReusesBlocksOfOneClassAndTrims) {
   {
     const Buffer buffer(pool, 1000, MemoryTag::activations);
     first = buffer.data();
-    EXPECT_EQ(pool.bytes_held(), 0u);
+    EXPECT_EQ(pool.cached_bytes(), 0u);
   }
-  EXPECT_EQ(pool.bytes_held(), 1024u);
+  EXPECT_EQ(pool.cached_bytes(), 1024u);
   {
     const Buffer again(pool, 900, MemoryTag::gradients);  // the same class, another tag
     EXPECT_EQ(again.data(), first);
@@ -114,9 +114,9 @@ TEST(PoolMemory, ReusesBlocksOfOneClassAndTrims) {
     EXPECT_NE(other.data(), first);
     EXPECT_EQ(upstream.blocks(), 2u);
   }
-  EXPECT_EQ(pool.bytes_held(), 1024u + 5120u);
+  EXPECT_EQ(pool.cached_bytes(), 1024u + 5120u);
   pool.trim();  // StrictMemory checks that the blocks are freed under their first tag
-  EXPECT_EQ(pool.bytes_held(), 0u);
+  EXPECT_EQ(pool.cached_bytes(), 0u);
   EXPECT_EQ(upstream.blocks(), 0u);
 }
 
@@ -141,7 +141,7 @@ TEST(PoolMemory, TrimsBeforeGivingUp) {
   {
     const Buffer small(pool, 6000, MemoryTag::data);
   }
-  EXPECT_GT(pool.bytes_held(), 0u);
+  EXPECT_GT(pool.cached_bytes(), 0u);
   {
     const Buffer large(pool, 8000, MemoryTag::data);
   }  // fits only once the other block is freed
@@ -257,7 +257,7 @@ TEST(DeviceMemory, UnderAPoolAllocatesFromTheDriverOnlyOnce) {
     }
   }  // the stream ends before the pool frees its blocks
   pool.trim();
-  EXPECT_EQ(pool.bytes_held(), 0u);
+  EXPECT_EQ(pool.cached_bytes(), 0u);
 }
 
 TEST(CountingMemory, AFailedAllocationIsNotCounted) {
@@ -358,7 +358,7 @@ TEST(MemoryResources, AreThreadSafe) {
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(memory.total().current, 0);
-  EXPECT_EQ(held.total().current, static_cast<std::int64_t>(pool.bytes_held()));
+  EXPECT_EQ(held.total().current, static_cast<std::int64_t>(pool.cached_bytes()));
 }
 
 TEST(Buffer, MovesOwnership) {

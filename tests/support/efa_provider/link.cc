@@ -146,14 +146,15 @@ bool Link::progress(const OnPacket& on_packet) {
   receive();
   const auto now = Clock::now();
   // New packets are delivered in random order, because SRD sprays packets over many paths.
-  std::ranges::shuffle(held_, random_);
-  std::vector<Held> later, ready;
-  for (Held& held : held_) (held.due > now ? later : ready).push_back(std::move(held));
-  held_ = std::move(later);
-  for (Held& held : ready) {
-    const PacketHeader header = header_of(held.datagram);
-    on_packet(*held.peer, header, std::span(held.datagram).subspan(sizeof header));
-    spare_.push_back(std::move(held.datagram));
+  std::ranges::shuffle(delayed_, random_);
+  std::vector<Delayed> later, ready;
+  for (Delayed& delayed : delayed_)
+    (delayed.due > now ? later : ready).push_back(std::move(delayed));
+  delayed_ = std::move(later);
+  for (Delayed& delayed : ready) {
+    const PacketHeader header = header_of(delayed.datagram);
+    on_packet(*delayed.peer, header, std::span(delayed.datagram).subspan(sizeof header));
+    spare_.push_back(std::move(delayed.datagram));
   }
   send_lost_again();
   return !ready.empty();
@@ -217,7 +218,7 @@ void Link::take(Datagram datagram) {
   auto due = Clock::time_point::min();
   if (delay_us_ > 0 && (random_() & 1) != 0)
     due = Clock::now() + microseconds(random_() % static_cast<std::uint64_t>(delay_us_));
-  held_.push_back({due, &from, std::move(datagram)});
+  delayed_.push_back({due, &from, std::move(datagram)});
 }
 
 void Link::take_acknowledgements(Peer& peer, const PacketHeader& header) {

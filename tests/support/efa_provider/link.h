@@ -80,7 +80,7 @@ class Link {
   bool all_acknowledged() const;
 
  private:
-  struct Held {
+  struct Delayed {
     Clock::time_point due;
     Peer* peer;
     Datagram datagram;
@@ -100,7 +100,7 @@ class Link {
   std::int64_t delay_us_;
   std::uint32_t loss_per_mille_;
   std::unordered_map<Address, std::unique_ptr<Peer>, AddressHash> peers_;
-  std::vector<Held> held_;
+  std::vector<Delayed> delayed_;
   std::vector<Datagram> spare_;
   std::vector<std::byte> arrivals_;  // recvmmsg's buffers
 };

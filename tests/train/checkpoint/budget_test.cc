@@ -35,7 +35,7 @@ TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
     return tensor;
   };
   write_shard(directory.path(), 0, 1,
-              std::vector<HeldData>{{part(8, 12), ConstView(held.data(), {4}, DType::f32)}}, "s");
+              std::vector<ShardData>{{part(8, 12), ConstView(held.data(), {4}, DType::f32)}}, "s");
   EXPECT_THAT(
       within_budget(300, "one column", [&] { (void)ShardedCheckpoint::open(directory.path()); }),
       HasSubstr("elements [0, 8) are in no part"));
@@ -46,18 +46,18 @@ TEST(CheckpointBudget, AShardOf300BytesThatSaysManyRows) {
       "");
   json description = to_json(part(0, 4));
   description["whole"] = {kRows, kRows};
-  EXPECT_THAT(within_budget(300, "overflow", [&] { (void)held_from_json(description, "f"); }),
+  EXPECT_THAT(within_budget(300, "overflow", [&] { (void)shard_from_json(description, "f"); }),
               HasSubstr("overflows"));
   description = to_json(part(0, 4));
   for (int i = 0; i < 100'000; ++i) description["pieces"].push_back(description["pieces"][0]);
   const std::size_t bytes = description.dump().size();
-  EXPECT_THAT(within_budget(bytes, "pieces", [&] { (void)held_from_json(description, "f"); }),
+  EXPECT_THAT(within_budget(bytes, "pieces", [&] { (void)shard_from_json(description, "f"); }),
               HasSubstr("more than 256"));
 }
 
 TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
   const json good = to_json(whole_tensor("w", {2, 3}, DType::f32));
-  EXPECT_EQ(held_from_json(good, "f").end, 6);
+  EXPECT_EQ(shard_from_json(good, "f").end, 6);
   for (const auto& [field, value] : good.items())
     for (const json& other :
          {json(), json("x"), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json::array(),
@@ -66,7 +66,7 @@ TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
       description[field] = other;
       const std::string problem =
           within_budget(description.dump().size(), field, [&, &name = field] {
-            const TensorShard held = held_from_json(description, "f");
+            const TensorShard held = shard_from_json(description, "f");
             EXPECT_TRUE(name == "name" || name == "end" || name == "begin") << other;
             (void)tiling_problem(std::vector{held});
           });
@@ -75,11 +75,11 @@ TEST(CheckpointBudget, DescriptionsOfOtherTypes) {
     }
   json beyond = good;
   beyond["pieces"][0] = {{2, 3}, {INT64_MAX, 0}, {0, 0}};
-  EXPECT_THAT(within_budget(200, "a corner", [&] { (void)held_from_json(beyond, "f"); }),
+  EXPECT_THAT(within_budget(200, "a corner", [&] { (void)shard_from_json(beyond, "f"); }),
               HasSubstr("does not lie within"));
   json large = good;
   large["whole"] = large["local"] = {std::int64_t{1} << 62};
-  EXPECT_THAT(within_budget(200, "bytes", [&] { (void)held_from_json(large, "f"); }),
+  EXPECT_THAT(within_budget(200, "bytes", [&] { (void)shard_from_json(large, "f"); }),
               HasSubstr("more than 2^63 bytes"));
 }
 

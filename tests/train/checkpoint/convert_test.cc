@@ -77,7 +77,7 @@ void write_setup(const std::string& directory, bool of_a_run) {
 // three blocks of columns; rank 0 has the rest. Everything is sharded once more in two.
 void write_parts(const std::string& directory, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<HeldData> parts;
+    std::vector<ShardData> parts;
     std::vector<std::vector<float>> kept;
     for (const Named& named : with_state()) {
       TensorShard held = whole_tensor(named.name, named.shape, DType::f32);
@@ -95,7 +95,7 @@ void write_parts(const std::string& directory, int ranks) {
       std::vector<float> mine(static_cast<std::size_t>(held.count()));
       const auto all = named.numbers();
       for (const TensorRun& run : runs_of(held))
-        std::copy_n(all.begin() + run.whole, run.count, mine.begin() + run.held);
+        std::copy_n(all.begin() + run.whole, run.count, mine.begin() + run.local);
       kept.push_back(std::move(mine));
       parts.push_back({held, ConstView(nullptr, {held.count()}, DType::f32)});
     }
@@ -180,7 +180,7 @@ TEST(Convert, WholeTensorsBecomePartsOfAnyNumberOfRanks) {
       std::int64_t count = 0;
       for (const ShardEntry& entry :
            entries_of_shard(*SafetensorsFile::open(to + "/" + shard_name(rank, ranks))))
-        count += entry.held.count();
+        count += entry.shard.count();
       EXPECT_LE(count, 2 * (28 / ranks + 48 / ranks + 4 / ranks + 3));
     }
   }

@@ -55,7 +55,7 @@ Layout sharded(const std::vector<std::shared_ptr<nn::Parameter>>& parts, int sha
       const auto at = [&](int s) {
         return s == shards ? count : count * s * s / (shards * shards);
       };
-      layout.push_back({held_of(*part, at(shard), at(shard + 1), dtype)});
+      layout.push_back({shard_of(*part, at(shard), at(shard + 1), dtype)});
     }
   }
   return layout;
@@ -78,18 +78,18 @@ std::vector<std::pair<std::string, Layout>> layouts(DType dtype) {
   split("qkv", qkv_part, 3, 2);
   split("qkv", qkv_part, 6, 5);
   Layout together{{}};  // one rank with all the parts, another with none
-  for (int rank = 0; rank < 3; ++rank) together[0].push_back(held_of(*qkv_part(rank, 3), dtype));
+  for (int rank = 0; rank < 3; ++rank) together[0].push_back(shard_of(*qkv_part(rank, 3), dtype));
   together.emplace_back();
   all.emplace_back("qkv parts on one rank", together);
   return all;
 }
 
 // Element i of the whole tensor has the value i.
-std::vector<float> numbers_of(const TensorShard& held) {
-  std::vector<float> numbers(static_cast<std::size_t>(held.count()), -1);
-  for (const TensorRun& run : runs_of(held))
+std::vector<float> numbers_of(const TensorShard& shard) {
+  std::vector<float> numbers(static_cast<std::size_t>(shard.count()), -1);
+  for (const TensorRun& run : runs_of(shard))
     for (std::int64_t i = 0; i < run.count; ++i)
-      numbers[static_cast<std::size_t>(run.held + i)] = static_cast<float>(run.whole + i);
+      numbers[static_cast<std::size_t>(run.local + i)] = static_cast<float>(run.whole + i);
   return numbers;
 }
 
@@ -98,7 +98,7 @@ void save(const Layout& layout, const std::string& directory, const std::string&
   for (std::size_t rank = first_rank; rank < layout.size(); ++rank) {
     std::vector<std::vector<float>> numbers;
     std::vector<std::vector<bfloat16>> halves;
-    std::vector<HeldData> tensors;
+    std::vector<ShardData> tensors;
     for (const TensorShard& held : layout[rank]) {
       numbers.push_back(numbers_of(held));
       halves.emplace_back(numbers.back().begin(), numbers.back().end());
@@ -112,27 +112,27 @@ void save(const Layout& layout, const std::string& directory, const std::string&
 
 TEST(TensorShard, RunsAreWhatTheBoxesSay) {
   EXPECT_EQ(runs_of(whole_tensor("w", {3, 4}, DType::f32)), (std::vector<TensorRun>{{0, 0, 12}}));
-  EXPECT_EQ(runs_of(held_of(*rows_part(1, 2), DType::f32)), (std::vector<TensorRun>{{90, 0, 90}}));
-  const auto runs = runs_of(held_of(*qkv_part(1, 2), DType::f32));
+  EXPECT_EQ(runs_of(shard_of(*rows_part(1, 2), DType::f32)), (std::vector<TensorRun>{{90, 0, 90}}));
+  const auto runs = runs_of(shard_of(*qkv_part(1, 2), DType::f32));
   ASSERT_EQ(runs.size(), 30U);
   EXPECT_EQ(runs[0], (TensorRun{3, 0, 3}));
   EXPECT_EQ(runs[1], (TensorRun{9, 3, 3}));
   EXPECT_EQ(runs[3], (TensorRun{21, 9, 3}));
   // Elements [4, 8) of that part are the end of one run and the beginning of the next.
-  EXPECT_EQ(runs_of(held_of(*qkv_part(1, 2), 4, 8, DType::f32)),
+  EXPECT_EQ(runs_of(shard_of(*qkv_part(1, 2), 4, 8, DType::f32)),
             (std::vector<TensorRun>{{10, 0, 2}, {15, 2, 2}}));
   EXPECT_EQ(runs_of(whole_tensor("scalar", {}, DType::f32)), (std::vector<TensorRun>{{0, 0, 1}}));
 }
 
 TEST(TensorShard, TilingNamesTheFirstHoleOrOverlap) {
-  std::vector<TensorShard> parts{held_of(*rows_part(0, 2), DType::f32),
-                                 held_of(*rows_part(1, 2), DType::f32)};
+  std::vector<TensorShard> parts{shard_of(*rows_part(0, 2), DType::f32),
+                                 shard_of(*rows_part(1, 2), DType::f32)};
   EXPECT_EQ(tiling_problem(parts), "");
   EXPECT_EQ(tiling_problem(std::span(parts).first(1)),
             "w [10, 18]: elements [90, 180) are in no part");
   EXPECT_EQ(tiling_problem(std::span(parts).last(1)),
             "w [10, 18]: elements [0, 90) are in no part");
-  parts.push_back(held_of(*all_of_it(), 85, 91, DType::f32));
+  parts.push_back(shard_of(*all_of_it(), 85, 91, DType::f32));
   EXPECT_THAT(tiling_problem(parts), HasSubstr("elements [85, 90) are in two parts"));
   parts.back() = whole_tensor("w", {18, 10}, DType::f32);
   EXPECT_THAT(tiling_problem(parts),
@@ -217,12 +217,12 @@ TEST(ShardedCheckpoint, ATruncatedShardIsNamed) {
 }
 
 TEST(ShardedCheckpoint, RefusesDescriptionsThatMakeNoSense) {
-  nlohmann::json json = to_json(held_of(*qkv_part(1, 2), DType::f32));
-  EXPECT_EQ(runs_of(held_from_json(json, "x")), runs_of(held_of(*qkv_part(1, 2), DType::f32)));
+  nlohmann::json json = to_json(shard_of(*qkv_part(1, 2), DType::f32));
+  EXPECT_EQ(runs_of(shard_from_json(json, "x")), runs_of(shard_of(*qkv_part(1, 2), DType::f32)));
   const auto spoiled = [&](const char* field, const nlohmann::json& value) {
     nlohmann::json copy = json;
     copy[field] = value;
-    return error_text([&] { held_from_json(copy, "shard 3"); });
+    return error_text([&] { shard_from_json(copy, "shard 3"); });
   };
   EXPECT_THAT(spoiled("whole", {10, 17}), AllOf(HasSubstr("shard 3"), HasSubstr("lie within")));
   EXPECT_THAT(spoiled("pieces", nlohmann::json::array()), HasSubstr("0 elements"));
