@@ -427,14 +427,20 @@ class Run:
         return self._finish(self._begin())
 
     def _begin(self) -> threading.Thread:
-        if self._peers is not None and not self._peers.leads:
+        if self._peers is not None:
+            with self._failing():
+                self._begin_with(self._peers)
+        return self._start(self._receive)
+
+    def _begin_with(self, peers: Peers) -> None:
+        if peers.following is not None:  # after a step that failed here, until the first rank has ended it
+            peers.following.join()
+        self.runs.learn(peers.vote(self.runs.has_recorded()))
+        if not peers.leads:
             def follow() -> None:
                 with self._failing():
-                    self._peers.follow(self.turns)
-            if self._peers.following is not None:  # after a step that failed here, until the first rank has ended it
-                self._peers.following.join()
-            self._peers.following = self._start(follow)
-        return self._start(self._receive)
+                    peers.follow(self.turns)
+            peers.following = self._start(follow)
 
     def _finish(self, receiver: threading.Thread) -> Any:
         with self._failing():
@@ -444,10 +450,11 @@ class Run:
             thread.join()
         self.visits.clear()  # each holds the Run
         if self._peers is not None and self._peers.leads:
-            self._peers.end(self.turns.failed)
+            self._peers.end(self.turns.failed, self.runs.has_recorded())
         elif self._peers is not None and not self.turns.failed:
             self._peers.following.join()
-        self.runs.end_step(self.turns.failed)
+        if self._peers is None or self.turns.failed:
+            self.runs.learn(not self.turns.failed)
         if self._connection is not None:
             raise self._connection from (self._causes[0] if self._causes else None)
         if self._failures:

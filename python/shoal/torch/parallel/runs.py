@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Runs:
-    """What this rank has learnt of its requests. All changes begin with the next step, so that microbatches agree."""
+    """What this rank has learnt of its requests. It learns between steps, so that microbatches agree."""
 
     def __init__(self, are_used: bool) -> None:
         """are_used: false where tensor-parallel ranks have batches of their own. A batch may change the form of a call:
@@ -53,10 +53,14 @@ class Runs:
         same = next((i for i, (a, b) in enumerate(zip(before, calls)) if a != b), min(len(before), len(calls)))
         self._recorded[first] = calls[:same]
 
-    def end_step(self, failed: bool) -> None:
-        """Forgets what a failed step has recorded: its calls are incomplete, and others at each tensor-parallel rank.
-        """
-        if not failed:
+    def has_recorded(self) -> bool:
+        """Whether the last step has recorded anything that is not learnt yet."""
+        return bool(self._recorded)
+
+    def learn(self, succeeded: bool) -> None:
+        """Keeps what the last step has recorded, or forgets it. A failed step's calls are incomplete. If it failed on
+        one tensor-parallel rank only, all of them must forget, because runs decide how many visits a rank makes."""
+        if succeeded:
             self._known.update(self._recorded)
         self._recorded = {}
 

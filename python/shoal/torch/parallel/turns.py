@@ -16,8 +16,8 @@ import torch.distributed as dist
 # other ranks' modules are shorter, because they only pass tensors on.
 SHORT_SECONDS = 2e-3
 _DONE = (1 << 60, 0)
-_TAG = 28003
-_END, _FAILED = -1, -2
+_TAG, _VOTE_TAG = 28003, 28004
+_END, _FAILED, _RECORDED = -1, -2, -3  # _RECORDED: an end after which vote() follows
 
 
 class Ended(BaseException):
@@ -94,6 +94,7 @@ class Peers:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.leads = group, group.rank() == 0
         self._sent: list = []
+        self._votes = False  # in the next vote()
         self.following: threading.Thread | None = None  # runs follow() for the newest step
 
     def tell(self, decision: int) -> None:
@@ -101,10 +102,30 @@ class Peers:
         for to in range(1, self.group.size()):
             self._sent.append(self.group.send([torch.tensor([decision])], to, _TAG))
 
-    def end(self, failed: bool) -> None:
-        self.tell(_FAILED if failed else _END)
-        for work in self._sent:
+    def end(self, failed: bool, has_recorded: bool) -> None:
+        """For the first rank: ends the step. has_recorded: of its runs (runs.py)."""
+        self._votes = has_recorded and not failed
+        self.tell(_FAILED if failed else _RECORDED if self._votes else _END)
+        for work in self._sent if not failed else ():  # the failure may be that a rank takes no messages
             work.wait()
+
+    def vote(self, succeeded: bool) -> bool:
+        """Whether the step before has recorded runs and succeeded on all ranks. Each calls it before its next step."""
+        votes, self._votes = self._votes, False
+        if not votes:
+            return False
+        answer = torch.tensor([succeeded])
+        others = range(1, self.group.size()) if self.leads else [0]
+        if not self.leads:
+            self.group.send([answer.clone()], 0, _VOTE_TAG).wait()
+        for other in others:
+            heard = torch.empty_like(answer)
+            self.group.recv([heard], other, _VOTE_TAG).get_future().wait()
+            answer = answer & heard
+        if self.leads:
+            for other in others:
+                self.group.send([answer], other, _VOTE_TAG).wait()
+        return bool(answer)
 
     def follow(self, turns: "Turns") -> None:
         """Receives decisions and passes them to `turns` until the step ends. Runs in a thread of its own."""
@@ -113,7 +134,8 @@ class Peers:
             self.group.recv([decision], 0, _TAG).get_future().wait()
             if decision.item() == _FAILED:
                 raise RuntimeError("the step failed in the pipeline of the tensor-parallel group's first rank")
-            if decision.item() == _END:
+            if decision.item() in (_END, _RECORDED):
+                self._votes = decision.item() == _RECORDED
                 return
             turns.decide(int(decision.item()))
 
