@@ -6,20 +6,24 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from shoal.torch.parallel import checkpoint_parts, files
+from shoal.torch.parallel.mesh import Shape
 from shoal.torch.parallel.optimizer import LOCAL, is_own_layout, merge_local, model_of
 from shoal.torch.parallel.state import state
 
 _log = logging.getLogger("shoal.torch.parallel")
 _CHECKSUMS = "crc32"  # in the metadata of a safetensors file, by tensor
+_SAVED = "shoal_saved"  # the entry of a file of save() that has its _Saved
 
 
 def _sync_folder(folder: str) -> None:
@@ -36,7 +40,7 @@ def _write_beside(path: str, write: Callable[[Any], None]) -> str:
     beside = os.path.join(folder, f".{name}.{state.require().mesh.rank('world')}.part")  # hosts may share the folder
     writer = None
     try:
-        with open(beside, "wb") as file:
+        with open(beside, "w+b") as file:
             writer = files.Writer(file)
             write(writer)
             file.flush()
@@ -68,6 +72,34 @@ def _read(path: str, map_location: Any = "cpu", **arguments: Any) -> Any:
         raise ValueError(f"{path} is not whole: {problem}; load another checkpoint") from problem
 
 
+class _Saved(NamedTuple):
+    """When and by which layout a file of save() was written."""
+
+    save: str | None  # the same for all files of one save; empty: of none of Shoal's; None: unreadable, see _read()
+    time: float = 0
+    layout: list[int] | None = None
+
+    @staticmethod
+    def of(path: str) -> "_Saved":
+        try:
+            text = files.read_entry(path, _SAVED)
+        except (OSError, zipfile.BadZipFile, UnicodeDecodeError):
+            return _Saved(None)
+        return _Saved(*json.loads(text)) if text else _Saved("", os.stat(path).st_mtime)
+
+
+def _newest_save(f: str) -> tuple[dict[str, _Saved], list[str]]:
+    """The files of the newest save under the name `f`, and the names of older saves' files, both by suffix."""
+    folder, name = os.path.split(os.path.abspath(f))
+    found = {}
+    for other in os.listdir(folder) if os.path.isdir(folder) else ():
+        if re.fullmatch(r"(_\d+){2,3}", suffix := other.removeprefix(name)):
+            found[suffix] = _Saved.of(os.path.join(folder, other))
+    newest = max(found.values(), key=lambda saved: saved.time, default=None)
+    current = {suffix: saved for suffix, saved in found.items() if saved.save in (None, newest.save)}
+    return current, sorted(found.keys() - current.keys())
+
+
 def _suffix(pp: int, tp: int, rdp: int | None = None) -> str:
     return f"_{pp}_{tp}" + ("" if rdp is None else f"_{rdp}")
 
@@ -82,9 +114,19 @@ def save(obj: Any, f: str, partial: bool = True, v3: bool = False, **arguments: 
     v3: the name gets the rdp rank too, for what each replica has its own of (shard_optimizer_state).
     arguments: further ones of torch.save. The file is complete or missing: it is renamed when it is on the disk.
     """
-    place = state.require().mesh.place
-    suffix = _suffix(place.pp, place.tp, place.rdp if v3 else None) if partial else ""
-    _write(f + suffix, lambda file: torch.save(obj, file, **arguments))
+    mesh = state.require().mesh
+    place, path = mesh.place, os.path.abspath(f)
+    if not partial:
+        _write(f, lambda file: torch.save(obj, file, **arguments))
+        return
+    state.saves[path, v3] += 1
+    saved = _Saved(f"{mesh.job} {v3} {state.saves[path, v3]}", time.time(), list(mesh.shape))
+
+    def write(file: Any) -> None:
+        torch.save(obj, file, **arguments)
+        file.append(_SAVED, json.dumps(saved))
+
+    _write(f + _suffix(place.pp, place.tp, place.rdp if v3 else None), write)
 
 
 def load(f: str, map_location: Any = None, partial: bool = True, **arguments: Any) -> Any:
@@ -93,25 +135,41 @@ def load(f: str, map_location: Any = None, partial: bool = True, **arguments: An
         optimizer.load_state_dict(smp.load("optimizer.pt"))
 
     An optimizer's local_state_dict() may be of another layout: the parts of all its ranks are then read and merged.
-    FileNotFoundError: there is no such file. ValueError: one is not whole.
+    Files of earlier saves under this name are ignored: the ranks' n-th calls of save() with a name are one save.
+    FileNotFoundError: the newest save has no such file. ValueError: one is not whole.
     """
     if not partial:
         return _read(f, map_location, **arguments)
-    place = state.require().mesh.place
+    mesh = state.require().mesh
+    place = mesh.place
     own = [_suffix(place.pp, place.tp, place.rdp), _suffix(place.pp, place.tp)]
-    suffix = next((s for s in [*own, _suffix(0, 0, 0), _suffix(0, 0)] if os.path.exists(f + s)), None)
+    current, stale = _newest_save(f)
+    if stale and mesh.rank("local") == 0:
+        _log.warning("%s: ignored the files %s of earlier saves", f, ", ".join(stale))
+    suffix = next((s for s in [*own, _suffix(0, 0, 0), _suffix(0, 0)] if s in current), None)
     if suffix is None:
-        raise FileNotFoundError(f"there is no file {f}{own[1]}: nothing was saved under this name")
+        raise FileNotFoundError(f"there is no file {f}{own[1]}: " + (
+            f"the newest save under this name has only {', '.join(sorted(current))}" if current else
+            "nothing was saved under this name"))
     found = _read(f + suffix, map_location, **arguments)
-    if not isinstance(found, Mapping) or LOCAL not in found:
-        if suffix in own:
-            return found
-        raise FileNotFoundError(f"there is no file {f}{own[1]}: it was saved with other ranks; call smp.save() on each "
-                                "rank whose smp.rdp_rank() is 0, and load with the same degrees")
-    if suffix in own and is_own_layout(found):
+    is_local = isinstance(found, Mapping) and LOCAL in found
+    if suffix in own and (is_own_layout(found) if is_local else _has_degrees(current[suffix], suffix, mesh.shape)):
         return found
-    return merge_local([_read(f + one, map_location, **arguments)
-                        for one in _suffixes(found["layout"], found["sharded"])])
+    wanted = _suffixes(found["layout"], found["sharded"]) if is_local else own[1:]
+    missing = [one for one in wanted if one not in current]
+    if missing and (is_local or _has_degrees(current[suffix], suffix, mesh.shape)):
+        raise FileNotFoundError(f"there is no file {f}{missing[0]} of the save that {f}{suffix} is of: a rank did not "
+                                "save; load another checkpoint")
+    if not is_local:
+        raise FileNotFoundError(f"there is no file {f}{own[1]} of this layout: it was saved with other ranks; call "
+                                "smp.save() on each rank whose smp.rdp_rank() is 0, and load with the same degrees")
+    return merge_local([_read(f + one, map_location, **arguments) for one in wanted])
+
+
+def _has_degrees(saved: _Saved, suffix: str, shape: Shape) -> bool:
+    """Whether a file is of a layout with these degrees, as far as its name depends on them."""
+    first = 0 if suffix.count("_") == 3 else 1  # rdp, pp, tp
+    return saved.layout is None or saved.layout[first:] == list(shape[first:])
 
 
 def _suffixes(layout: list[int], of_each_replica: bool | int) -> list[str]:

@@ -57,7 +57,7 @@ class Writer:
     """A file for torch.save(), which hides why a write fails: `problem` is that OSError."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self.problem = file, None
+        self._file, self.problem = file, None  # the file can be read too
 
     def write(self, content: Any) -> int:
         try:
@@ -68,6 +68,24 @@ class Writer:
 
     def flush(self) -> None:
         self._file.flush()
+
+    def append(self, name: str, content: str) -> None:
+        """Adds an entry to the archive that torch.save() has written. torch.load() ignores it. The older form of
+        torch.save() is no archive and has no entries."""
+        if zipfile.is_zipfile(self._file):
+            with zipfile.ZipFile(self._file, "a") as archive:
+                archive.writestr(_entry(archive, name), content)
+
+
+def _entry(archive: zipfile.ZipFile, name: str) -> str:
+    return f"{archive.namelist()[0].split('/')[0]}/{name}"
+
+
+def read_entry(path: str, name: str) -> str | None:
+    """What Writer.append() has added. BadZipFile: the file is damaged, or no archive."""
+    with zipfile.ZipFile(path) as archive:
+        entry = _entry(archive, name)
+        return archive.read(entry).decode() if entry in archive.namelist() else None
 
 
 def check_archive(path: str) -> None:

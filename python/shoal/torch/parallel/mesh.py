@@ -1,6 +1,7 @@
 """The ranks of a job as a mesh with axes rdp, pp and tp, and a process group for each group of ranks."""
 import os
 import socket
+import uuid
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ class Mesh:
     (rdp x tp: ranks that may see different samples); "shard" (replicas that share one copy of the parameters, with
     sharded_data_parallel_degree) and "copies" (those that have the same part); "local" (this host's ranks); or "world".
 
+    `job` names this mesh on all of its ranks, and no other mesh.
+
     Collective: every rank of the default process group makes the mesh at the same time. ValueError if the
     degrees do not divide the number of ranks.
     """
@@ -41,7 +44,8 @@ class Mesh:
         placement = _native.Placement(config.placement_strategy)
         me = dist.get_rank()
         self.place = Shape(*placement.place_of(me, self.shape))
-        self._ranks = {"world": list(range(world)), "local": _local_ranks()}
+        local, self.job = _meet()
+        self._ranks = {"world": list(range(world)), "local": local}
         for axis in AXES:
             self._ranks[axis] = placement.group(me, axis, self.shape)
         degree = _sharding_degree(config, self.shape.rdp)
@@ -106,9 +110,10 @@ def _sharding_degree(config: Config, replicas: int) -> int:
     return degree
 
 
-def _local_ranks() -> list[int]:
+def _meet() -> tuple[list[int], str]:
+    """This host's ranks, and a name that rank 0 has made up."""
     # torchrun may start several groups on one host, each with its own local ranks.
     here = socket.gethostname(), os.environ.get("GROUP_RANK", "")
-    everywhere: list[tuple[str, str]] = [here] * dist.get_world_size()
-    dist.all_gather_object(everywhere, here)
-    return [rank for rank, host in enumerate(everywhere) if host == here]
+    everywhere: list = [(here, uuid.uuid4().hex)] * dist.get_world_size()
+    dist.all_gather_object(everywhere, everywhere[0])
+    return [rank for rank, (host, _) in enumerate(everywhere) if host == here], everywhere[0][1]

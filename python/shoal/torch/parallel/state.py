@@ -1,4 +1,5 @@
 """The state of model parallelism in this process, which is the package's only global variable."""
+import collections
 import logging
 import os
 import weakref
@@ -38,6 +39,7 @@ class State:
         self.trainer_model: Any = None  # while Hugging Face's Trainer loads a checkpoint: its model
         self.engine: Any = None  # what the models share (model.py)
         self.module_manager = ModuleManager()
+        self.saves: collections.Counter[tuple] = collections.Counter()  # of checkpoint.save(), by path and v3
         self.tracing = False
         self.owns_default_group = False
 
