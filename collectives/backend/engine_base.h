@@ -2,6 +2,7 @@
 // engine, the deadline of callers that only test, and the Work of an operation.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,7 @@ namespace shoal::collectives {
 class EngineBase : protected ProgressThread::Steps {
  public:
   double deadline_seconds() const { return deadline_seconds_; }
+  void set_deadline_seconds(double seconds) { deadline_seconds_ = seconds; }
 
  protected:
   // Errors made from other exceptions begin with `name`.
@@ -57,7 +59,7 @@ class EngineBase : protected ProgressThread::Steps {
   }
 
   const std::string_view name_;
-  const double deadline_seconds_;
+  std::atomic<double> deadline_seconds_;
   std::optional<Error> failure_;
   bool background_ = false;  // true while the progress thread drives with the lock held
   ProgressThread progress_;

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "shoal/collectives/backend/movable_deadline.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/diagnosis/diagnose.h"
@@ -124,6 +125,26 @@ TEST(StalledRank, IsNamedWhenTheDeadlinePasses) {
                 AllOf(HasSubstr("barrier (#2) did not finish within"),
                       HasSubstr("rank 1 (it last called all_reduce of 17 f32, sum (#1))")));
 }
+
+class MovedDeadline : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MovedDeadline, BoundsLaterWaits) {
+  if (GetParam() == std::string("tcp") && fabric::fabric_providers().empty())
+    GTEST_SKIP() << "built without libfabric";
+  test::run_thread_ranks(2, [](const World& world, Store& store) {
+    auto options = with_deadline(60);
+    options.transport = GetParam();
+    const auto communicator = make_communicator(world, store, options);
+    if (world.rank == 1) return (void)store.get("noticed", Deadline::in_seconds(30));
+    dynamic_cast<MovableDeadline&>(*communicator).set_deadline_seconds(0.3);
+    const auto start = Clock::now();
+    EXPECT_THROW(communicator->barrier()->wait(), Error);
+    EXPECT_LT(seconds_since(start), 10);
+    store.set("noticed", "");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, MovedDeadline, ::testing::Values("shm", "tcp"));
 
 TEST(StalledRank, KeepsTheProgressThreadFromBurningACore) {
   test::run_thread_ranks(2, [](const World& world, Store& store) {

@@ -167,6 +167,13 @@ void HierarchicalCommunicator::leave() {
     if (auto* const kept = dynamic_cast<Departure*>(node.get())) kept->leave();
 }
 
+void HierarchicalCommunicator::set_deadline_seconds(double seconds) {
+  net::EngineCommunicator::set_deadline_seconds(seconds);
+  for (const auto& node : levels_->nodes)
+    if (auto* const inner = dynamic_cast<MovableDeadline*>(node.get()))
+      inner->set_deadline_seconds(seconds);
+}
+
 std::unique_ptr<Communicator> HierarchicalCommunicator::make_split(const SplitPlan& plan) {
   if (plan.ranks.empty()) return nullptr;
   const int ranks = static_cast<int>(plan.ranks.size());

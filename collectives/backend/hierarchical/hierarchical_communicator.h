@@ -36,7 +36,9 @@ class HierarchicalCommunicator final : public net::EngineCommunicator {
   MemoryResource& memory_resource() override { return memory_; }
   CommunicatorStatistics statistics() const override;
   void abort(std::string_view reason) override;
-  void leave() override;  // the node's groups too
+  // Of the node's groups too.
+  void leave() override;
+  void set_deadline_seconds(double seconds) override;
 
  private:
   WorkPtr submit(Call&& call) override;

@@ -117,7 +117,7 @@ MPI_Comm MpiEngine::duplicate(MPI_Comm parent) {
       runtime_.outstanding.push_back(made);
       throw Error(ErrorCode::timeout,
                   fmt::format("mpi: the group of ranks {} was not made within {} s",
-                              fmt::join(members_, ", "), deadline_seconds_),
+                              fmt::join(members_, ", "), deadline_seconds()),
                   "see whether all of them made it, or raise SHOAL_DEADLINE_S")
           .at_rank(member(rank_))
           .in_operation("MPI_Comm_idup");

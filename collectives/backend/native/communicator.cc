@@ -1,5 +1,6 @@
 #include "shoal/collectives/backend/backends.h"
 #include "shoal/collectives/backend/departure.h"
+#include "shoal/collectives/backend/movable_deadline.h"
 #include "shoal/collectives/backend/native/engine.h"
 #include "shoal/collectives/backend/native/symmetric_memory.h"
 #include "shoal/collectives/backend/node_face.h"
@@ -14,7 +15,10 @@ std::vector<int> members_of(const Group& group) {
   return members;
 }
 
-class NativeCommunicator final : public BackendCommunicator, public NodeFace, public Departure {
+class NativeCommunicator final : public BackendCommunicator,
+                                 public NodeFace,
+                                 public Departure,
+                                 public MovableDeadline {
  public:
   NativeCommunicator(const std::shared_ptr<Group>& group, Store& store, std::string prefix,
                      const CommunicatorOptions& options)
@@ -40,6 +44,7 @@ class NativeCommunicator final : public BackendCommunicator, public NodeFace, pu
   }
   void abort(std::string_view reason) override { engine_->abort(reason); }
   void leave() override { engine_->stop(); }
+  void set_deadline_seconds(double seconds) override { engine_->set_deadline_seconds(seconds); }
   void drive_by_hand() override {
     engine_->end_thread();
     group_->fence_at_publishing();

@@ -59,6 +59,7 @@ class Engine final : private EngineBase {
   void release(QueuedOperation& operation);
 
   using EngineBase::deadline_seconds;
+  using EngineBase::set_deadline_seconds;
   CommunicatorStatistics statistics() const;
 
  private:

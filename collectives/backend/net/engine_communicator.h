@@ -10,6 +10,7 @@
 #include "shoal/collectives/algorithm/program.h"
 #include "shoal/collectives/backend/departure.h"
 #include "shoal/collectives/backend/device_rdma.h"
+#include "shoal/collectives/backend/movable_deadline.h"
 #include "shoal/collectives/backend/net/net_group.h"
 #include "shoal/collectives/backend_communicator.h"
 
@@ -34,7 +35,10 @@ class RegisteredMemory final : public MemoryResource {
   std::map<void*, std::unique_ptr<Registration>> registrations_;
 };
 
-class EngineCommunicator : public BackendCommunicator, public DeviceRdma, public Departure {
+class EngineCommunicator : public BackendCommunicator,
+                           public DeviceRdma,
+                           public Departure,
+                           public MovableDeadline {
  public:
   // Number of group ids that a Communicator of `size` ranks reserves. Its own group takes the first
   // ones. At most 2 * size follow for the rails of a hierarchical Communicator, then two for
@@ -52,6 +56,7 @@ class EngineCommunicator : public BackendCommunicator, public DeviceRdma, public
   std::unique_ptr<Registration> register_buffer(void* data, std::int64_t bytes) final;
 
   void leave() override;
+  void set_deadline_seconds(double seconds) override { engine_->set_deadline_seconds(seconds); }
 
   std::string rdma_problem(Device device) const final;
   std::unique_ptr<Registration> register_on(Device device, void* data, std::int64_t bytes) final;

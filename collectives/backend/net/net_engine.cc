@@ -275,7 +275,7 @@ void NetEngine::linger() {
   if (!control_ || failure_) return;
   control_->leave();
   if (progress_.in_flight() > 0) return;
-  const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, deadline_seconds_));
+  const auto until = Deadline::in_seconds(std::min(deadlines::kLinger, deadline_seconds()));
   try {
     while (!control_->all_left() && !control_->news() && !until.passed())
       if (!endpoint_->progress()) endpoint_->sleep(kSleepMicroseconds);

@@ -125,6 +125,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
 
   int rank() const { return rank_; }
   using EngineBase::deadline_seconds;
+  using EngineBase::set_deadline_seconds;
 
   // Everything but the operation's `execution` must be set. Does not block.
   void submit(const std::shared_ptr<Channel>& channel, std::shared_ptr<NetOperation> operation);
