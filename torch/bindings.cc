@@ -29,8 +29,9 @@ c10::intrusive_ptr<ProcessGroupShoal> create(const c10d::DistributedBackendOptio
   auto options = c10::make_intrusive<c10d::Backend::Options>("shoal", timeout);
   set_members(*options, group);
   set_reconfigured(*options, group);
-  return c10::make_intrusive<ProcessGroupShoal>(group.store, group.group_rank, group.group_size,
-                                                std::move(options));
+  return c10::make_intrusive<ProcessGroupShoal>(
+      group.store, group.group_rank, group.group_size, std::move(options),
+      std::vector<int>(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end()));
 }
 
 }  // namespace
@@ -43,6 +44,9 @@ PYBIND11_MODULE(_torch, module) {
                                                                        backend)
       // Up to 2.13 PyTorch lacks this property, but split_group() reads it.
       .def_property_readonly("options", &ProcessGroupShoal::getBackendOptions)
+      .def_property_readonly("deadline_seconds", &ProcessGroupShoal::deadline_seconds)
+      .def("lose", &ProcessGroupShoal::lose, py::call_guard<py::gil_scoped_release>(),
+           "Raises the error of a group that has lost this rank of its own.")
       .def(
           "perform_nocolor_split", [](ProcessGroupShoal&, const py::object&) {},
           "Nothing: a group is split by its new members only.");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shoal/collectives/backend/departure.h"
+#include "shoal/collectives/backend/movable_deadline.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/torch/allocator.h"
@@ -126,6 +127,15 @@ void Lane::check_open() const {
   if (ended_) std::rethrow_exception(ended_);
 }
 
+double Lane::set_deadline_seconds(double seconds) {
+  if (is_forked()) return seconds;
+  const Hold hold(*this);
+  if (ended_ || collectives_->size() == 1) return seconds;
+  if (auto* const movable = dynamic_cast<collectives::MovableDeadline*>(collectives_.get()))
+    movable->set_deadline_seconds(seconds);
+  return deadline_seconds();
+}
+
 void Lane::call(const std::function<void()>& body, bool is_message) {
   try {
     check_process();
@@ -157,7 +167,7 @@ void Lane::begin(c10::intrusive_ptr<PolledWork> work, const std::function<void()
   if (lands) follow(std::move(work));  // otherwise no host thread would notice its failure
 }
 
-std::exception_ptr Lane::failure() {
+std::exception_ptr Lane::failure(bool of_group) {
   try {
     throw;
   } catch (const Error& error) {
@@ -167,10 +177,11 @@ std::exception_ptr Lane::failure() {
       error_ = c10d::ErrorType::REMOTE_ERROR;
     else if (error.code() != ErrorCode::invalid_argument)
       error_ = c10d::ErrorType::COMM_ERROR;
+    return translated(of_group ? ranks_->explained(error) : ranks_->in_job(error));
   } catch (...) {
     error_ = c10d::ErrorType::COMM_ERROR;
+    return std::current_exception();
   }
-  return translated();
 }
 
 void Lane::forget(PolledWork& work) {
@@ -338,22 +349,16 @@ void Lane::close(bool drain_first) {
   if (device_) device_->finish();
 }
 
-std::exception_ptr translated() {
+std::exception_ptr translated(const Error& error) {
+  // Launchers and PyTorch's tests search the text for "timeout".
+  const std::string text = error.code() == ErrorCode::timeout
+                               ? fmt::format("Shoal's timeout passed: {}", error.what())
+                               : error.what();
   try {
-    throw;
-  } catch (const Error& error) {
-    // Launchers and PyTorch's tests search the text for "timeout".
-    const std::string text = error.code() == ErrorCode::timeout
-                                 ? fmt::format("Shoal's timeout passed: {}", error.what())
-                                 : error.what();
-    try {
-      if (error.code() == ErrorCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
-      if (error.code() == ErrorCode::timeout)
-        throw TimedOut({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, text);
-      C10_THROW_ERROR(DistBackendError, text);
-    } catch (...) {
-      return std::current_exception();
-    }
+    if (error.code() == ErrorCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
+    if (error.code() == ErrorCode::timeout)
+      throw TimedOut({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, text);
+    C10_THROW_ERROR(DistBackendError, text);
   } catch (...) {
     return std::current_exception();
   }

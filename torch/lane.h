@@ -27,6 +27,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/torch/device.h"
 #include "shoal/torch/hooks.h"
+#include "shoal/torch/job_ranks.h"
 #include "shoal/torch/mailbox.h"
 
 namespace shoal::pytorch {
@@ -113,10 +114,17 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Patience patience() const { return Patience(spins_); }
 
   GroupHooks& hooks() { return *hooks_; }
-  void set_hooks(std::shared_ptr<GroupHooks> hooks) { hooks_ = std::move(hooks); }
+  // What the lane shares with the group's others. Called before the first call.
+  void set_group(std::shared_ptr<GroupHooks> hooks, std::shared_ptr<JobRanks> ranks) {
+    hooks_ = std::move(hooks);
+    ranks_ = std::move(ranks);
+  }
 
   // Translates the exception being handled to PyTorch's and records its kind for error().
-  std::exception_ptr failure();
+  // `of_group`: false if a caller would not wait as long as the group's time-out.
+  std::exception_ptr failure(bool of_group = true);
+  // Returns the deadline of later calls: the communicator may keep the one that it was made with.
+  double set_deadline_seconds(double seconds);
   c10d::ErrorType error() const { return error_; }
 
   void abort(std::string_view reason);
@@ -142,7 +150,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const int owner_;  // process id
   const int spins_;
   const std::shared_ptr<DeviceStreams> device_;
-  std::shared_ptr<GroupHooks> hooks_ = std::make_shared<GroupHooks>();  // the group's
+  std::shared_ptr<GroupHooks> hooks_ = std::make_shared<GroupHooks>();
+  std::shared_ptr<JobRanks> ranks_ = std::make_shared<JobRanks>(0, std::vector<int>{}, nullptr);
   const bool of_streams_ = false;
   std::mutex mutex_;            // taken first; no tensor or Work is destroyed while it is held
   std::atomic<int> wanted_{0};  // threads that wait for the mutex
@@ -168,16 +177,15 @@ struct TimedOut final : c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
-// Translates the exception being handled. Shoal's Errors become DistBackendError, or ValueError if
-// they concern arguments. The text stays.
-std::exception_ptr translated();
-// Calls `body`; its Errors become PyTorch's exceptions.
+// Shoal's Errors become DistBackendError, or ValueError if they concern arguments. The text stays.
+std::exception_ptr translated(const Error& error);
+// Calls `body`; its Errors become PyTorch's exceptions, with the job's ranks if `ranks` is given.
 template <typename Body>
-auto translating(Body&& body) {
+auto translating(Body&& body, const JobRanks* ranks = nullptr) {
   try {
     return body();
-  } catch (...) {
-    std::rethrow_exception(translated());
+  } catch (const Error& error) {
+    std::rethrow_exception(translated(ranks ? ranks->in_job(error) : error));
   }
 }
 

@@ -20,7 +20,8 @@ Error gone(const Mailbox::Receive& receive) {
                receive.source < 0
                    ? fmt::format("{}: every other rank has left the group", receive.name())
                    : fmt::format("{}: that rank has left the group", receive.name()),
-               "end the group once all messages have been received");
+               "end the group once all messages have been received")
+      .with_peer(receive.source);
 }
 
 }  // namespace

@@ -42,12 +42,15 @@ Groups& groups() {
 }  // namespace
 
 ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                     c10::intrusive_ptr<Options> options)
+                                     c10::intrusive_ptr<Options> options, std::vector<int> members,
+                                     c10::intrusive_ptr<c10d::Store> job)
     : Backend(rank, size),
       store_(std::move(store)),
+      job_(job ? std::move(job) : job_store(store_)),
       options_(std::move(options)),
       deadline_seconds_(options_->timeout == kBackendDefaultTimeout ? deadlines::seconds()
                                                                     : seconds(options_->timeout)),
+      ranks_(std::make_shared<JobRanks>(rank, std::move(members), nullptr)),
       first_store_(store_),
       handle_(
           fmt::format("{:08}-{:08x}{:08x}", rank, std::random_device{}(), std::random_device{}())) {
@@ -55,7 +58,7 @@ ProcessGroupShoal::ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int 
 }
 
 void ProcessGroupShoal::connect(double seconds) {
-  translating([&] {
+  const auto make = [&] {
     adapted_ = std::make_shared<TorchStore>(store_, seconds);
     collectives::CommunicatorOptions how;
     how.deadline_seconds = deadline_seconds_;
@@ -73,8 +76,12 @@ void ProcessGroupShoal::connect(double seconds) {
     }
     offer_symmetric_memory(collectives);
     lane_ = std::make_shared<Lane>(std::move(collectives), std::move(messages));
-    lane_->set_hooks(hooks_);
-  });
+  };
+  translating(make, ranks_.get());
+  // Only now, since statements of earlier failures do not count.
+  ranks_ = std::make_shared<JobRanks>(rank_, ranks_->members(),
+                                      std::make_shared<TorchStore>(job_, seconds));
+  lane_->set_group(hooks_, ranks_);
   const std::lock_guard lock(groups().mutex);
   groups().lanes.insert(lane_.get());
 }
@@ -119,6 +126,7 @@ WorkResult ProcessGroupShoal::reconfigure(const c10d::ReconfigureOptions& option
   }
   rank_ = static_cast<int>(place - handles.begin());
   size_ = static_cast<int>(handles.size());
+  ranks_ = std::make_shared<JobRanks>(rank_, std::vector<int>{}, nullptr);
   // A rank that joins anew counts from 0.
   monitored_ = shrunk_ = 0;
   sequence_ = 0;
@@ -166,11 +174,23 @@ void ProcessGroupShoal::addEphemeralTimeout(const std::chrono::milliseconds& /*t
 }
 
 void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
+  translating([&] {
+    SHOAL_CHECK(timeout.count() > 0, "a timeout of {} s for a process group", seconds(timeout));
+  });
   options_->timeout = timeout;
-  limit_seconds_ = seconds(timeout);
-  if (limit_seconds_ > deadline_seconds_) {
-    TORCH_WARN("shoal: this group's operations still end after ", deadline_seconds_,
-               " s, the timeout that it was made with; make the group with a longer timeout");
+  deadline_seconds_ = limit_seconds_ = seconds(timeout);
+  for (const auto& lane : lanes())
+    if (const double still = lane->set_deadline_seconds(limit_seconds_); still < limit_seconds_)
+      TORCH_WARN("shoal: this group's operations on a device still end after ", still,
+                 " s, the timeout that they began with; make the group with a longer timeout");
+}
+
+void ProcessGroupShoal::lose(int peer, const std::string& problem) {
+  try {
+    throw Error(ErrorCode::peer_lost, problem, "look at that rank's own output for the cause")
+        .with_peer(peer);
+  } catch (const Error&) {
+    std::rethrow_exception(host_lane()->failure());
   }
 }
 
@@ -199,7 +219,7 @@ std::shared_ptr<Lane> ProcessGroupShoal::lane_of(const char* operation, c10::Dev
   };
   if (auto lane = known()) return lane;
   auto lane = make_device_lane(operation, device);
-  lane->set_hooks(hooks_);
+  lane->set_group(hooks_, ranks_);
   {
     const std::lock_guard lock(lanes_mutex_);
     device_lanes_.emplace(device.index(), lane);
@@ -227,11 +247,16 @@ std::shared_ptr<Lane> ProcessGroupShoal::make_device_lane(const char* operation,
         collectives::make_communicator(world(), *store, how).release(),
         [store, streams](collectives::Communicator* ended) { delete ended; });
   };
-  auto calls = make("", env::get_string(env::kBackend), streams->calls());
-  // Over NCCL, messages would wait for each other and for collectives, because they are work of one
-  // stream.
-  auto messages = calls->can_capture() ? make(" messages", "native", streams->messages()) : calls;
-  return std::make_shared<Lane>(std::move(calls), std::move(messages), streams);
+  return translating(
+      [&] {
+        auto calls = make("", env::get_string(env::kBackend), streams->calls());
+        // Over NCCL, messages would wait for each other and for collectives, because they are work
+        // of one stream.
+        auto messages =
+            calls->can_capture() ? make(" messages", "native", streams->messages()) : calls;
+        return std::make_shared<Lane>(std::move(calls), std::move(messages), streams);
+      },
+      ranks_.get());
 }
 
 WorkResult ProcessGroupShoal::start(const Title& title, Tensors inputs, Tensors outputs,
@@ -448,8 +473,8 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
     if (verdict == "all came") return;
     refuse(
         fmt::format("Rank {} successfully reached monitoredBarrier, but received errors while "
-                    "waiting for send/recv from rank 0: {}",
-                    rank_, verdict));
+                    "waiting for send/recv from rank {}: {}",
+                    ranks_->in_job(rank_), ranks_->in_job(0), verdict));
   }
   std::vector<int> missing, came;
   for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) try {
@@ -460,10 +485,11 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
     }
   std::string verdict = "all came";
   if (!missing.empty())
-    verdict = fmt::format("Rank{} {} failed to pass monitoredBarrier in {} ms{}",
-                          missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
-                          std::llround(1e3 * longest),
-                          longest > 0 ? "" : "; Rank 0 timed out in monitoredBarrier");
+    verdict = fmt::format(
+        "Rank{} {} failed to pass monitoredBarrier in {} ms{}", missing.size() > 1 ? "s" : "",
+        fmt::join(ranks_->in_job(missing), ", "), std::llround(1e3 * longest),
+        longest > 0 ? ""
+                    : fmt::format("; Rank {} timed out in monitoredBarrier", ranks_->in_job(0)));
   translating([&] { adapted_->set(prefix + "/verdict", verdict); });
   // This rank may serve the store, and end next, so it waits until the others have read it. What
   // all have read leaves the store.
@@ -489,11 +515,19 @@ void ProcessGroupShoal::monitoredBarrier(const c10d::BarrierOptions& options, bo
 c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {
+  if (std::ranges::find(ranks, rank_) == ranks.end()) return nullptr;
+  std::vector<int> members;
+  for (const int rank : ranks) members.push_back(ranks_->in_job(rank));
+  return part(store, ranks, options, std::move(members));
+}
+
+c10::intrusive_ptr<ProcessGroupShoal> ProcessGroupShoal::part(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options, std::vector<int> members) {
   const auto place = std::ranges::find(ranks, rank_);
-  if (place == ranks.end()) return nullptr;
-  auto own = c10::make_intrusive<Options>(options ? *options : *options_);
-  return c10::make_intrusive<ProcessGroupShoal>(store, static_cast<int>(place - ranks.begin()),
-                                                static_cast<int>(ranks.size()), std::move(own));
+  return c10::make_intrusive<ProcessGroupShoal>(
+      store, static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()),
+      c10::make_intrusive<Options>(options ? *options : *options_), std::move(members), job_);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::shrink(
@@ -509,9 +543,11 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupShoal::shrink(
   constexpr int kAborts = 1;  // PyTorch's SHRINK_ABORT
   if ((flags & kAborts) != 0) abort();
   // Ranks that disagree about the remaining ranks use different keys, so they do not connect.
-  auto part = c10::make_intrusive<c10d::PrefixStore>(
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("shrunk/{}/{}/", shrunk_++, fmt::join(left, ",")), store_);
-  return split(part, left, options);
+  // If this group was the job, PyTorch numbers the job anew.
+  if (ranks_->members().empty()) return part(store, left, options, {});
+  return split(store, left, options);
 }
 
 at::Tensor ProcessGroupShoal::allocateTensor(long elements, at::TensorOptions options) {

@@ -31,9 +31,11 @@ using WorkResult = c10::intrusive_ptr<c10d::Work>;
 class ProcessGroupShoal final : public c10d::Backend {
  public:
   // Collective; blocks for at most `timeout` until all ranks have called it. If `timeout` is
-  // PyTorch's default, SHOAL_DEADLINE_S applies instead.
+  // PyTorch's default, SHOAL_DEADLINE_S applies instead. `members`: as of JobRanks. `job`: a store
+  // that all groups of the job share; null: the one that `store` is a part of.
   ProcessGroupShoal(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                    c10::intrusive_ptr<Options> options);
+                    c10::intrusive_ptr<Options> options, std::vector<int> members = {},
+                    c10::intrusive_ptr<c10d::Store> job = nullptr);
   ~ProcessGroupShoal() override;
 
   const std::string getBackendName() const override { return "shoal"; }
@@ -46,9 +48,12 @@ class ProcessGroupShoal final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   // Makes the device's communicator at once, instead of in the first call.
   void eagerConnectSingleDevice(at::Device device) override;
-  // Applies to later calls. For collectives, a timeout longer than the group's original one has no
-  // effect.
+  // Applies to later calls. On a device, a longer timeout than the one that the device's
+  // communicator was made with has no effect but a warning.
   void setTimeout(std::chrono::milliseconds timeout);
+  double deadline_seconds() const { return deadline_seconds_; }
+  // Throws what an operation would that has lost this rank of the group.
+  [[noreturn]] void lose(int peer, const std::string& problem);
   // Does nothing but warn.
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
 
@@ -169,6 +174,11 @@ class ProcessGroupShoal final : public c10d::Backend {
   // Makes the lane of host memory. Blocks for at most `seconds` until all ranks have joined through
   // `store_`.
   void connect(double seconds);
+  // A group of these ranks of this one.
+  c10::intrusive_ptr<ProcessGroupShoal> part(const c10::intrusive_ptr<c10d::Store>& store,
+                                             const std::vector<int>& ranks,
+                                             const c10::intrusive_ptr<Options>& options,
+                                             std::vector<int> members);
   // Ends this group's lanes, and removes them from the lanes that close_all_groups() ends.
   void disconnect();
   const std::shared_ptr<Lane>& host_lane() const;  // throws if reconfigure() has not been called
@@ -184,11 +194,13 @@ class ProcessGroupShoal final : public c10d::Backend {
   double limit(std::chrono::milliseconds timeout) const;
 
   c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::Store> job_;
   c10::intrusive_ptr<Options> options_;
   std::shared_ptr<Store> adapted_;  // used by the communicators
   std::unique_ptr<Store> messages_store_;
   double deadline_seconds_, limit_seconds_ = 0;
   const std::shared_ptr<GroupHooks> hooks_ = std::make_shared<GroupHooks>();
+  std::shared_ptr<JobRanks> ranks_;
   std::shared_ptr<Lane> lane_;  // of host memory; null before reconfigure()
   std::mutex making_mutex_;     // of a device's lane
   mutable std::mutex lanes_mutex_;

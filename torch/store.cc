@@ -78,6 +78,14 @@ bool TorchStore::remove(std::string_view key) {
   return guarded(key, [&] { return store_->deleteKey(std::string(key)); });
 }
 
+c10::intrusive_ptr<c10d::Store> job_store(c10::intrusive_ptr<c10d::Store> of_group) {
+  constexpr int kPrefixes = 2;
+  for (int i = 0; i < kPrefixes; ++i)
+    if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(of_group.get()))
+      of_group = prefixed->getUnderlyingStore();
+  return of_group;
+}
+
 std::unique_ptr<Store> make_part_store(const std::string& part,
                                        c10::intrusive_ptr<c10d::Store> store, double longest_wait) {
   return std::make_unique<TorchStore>(

@@ -145,7 +145,7 @@ bool PolledWork::wait(std::chrono::milliseconds timeout) {
   // If another thread is driving, this one only polls now and then: that thread drives this Work
   // too.
   while (!(lane_->is_driven() ? poll(true) : drive(driving))) {
-    if (driving.until.passed()) check_deadline(seconds);
+    if (driving.until.passed()) check_deadline(seconds, timeout.count() <= 0);
     if (std::exchange(driving.waited, false))
       lane_->give_way();
     else
@@ -162,7 +162,7 @@ void PolledWork::outlast(Deadline until) {
   if (expires_.time() < until.time()) expires_ = until;
 }
 
-void PolledWork::check_deadline(double seconds) {
+void PolledWork::check_deadline(double seconds, bool of_group) {
   std::exception_ptr problem;
   {
     const Lane::Hold hold(*lane_);
@@ -172,7 +172,7 @@ void PolledWork::check_deadline(double seconds) {
       expire(seconds);
       return;  // the operation has just ended
     } catch (...) {
-      problem = lane_->failure();
+      problem = lane_->failure(of_group);
     }
     if (!claim()) return;
   }
@@ -300,7 +300,8 @@ void ReceiveWork::expire(double seconds) {
   throw Error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; {}", receive_->name(), seconds,
                           receive_->whereabouts()),
-              "see what that rank does, or raise the timeout of the process group");
+              "see what that rank does, or raise the timeout of the process group")
+      .with_peer(receive_->source);
 }
 
 GroupWork::GroupWork(std::shared_ptr<Lane> lane, WorkDescription description,

@@ -93,7 +93,8 @@ class PolledWork : public c10d::Work {
  private:
   // Called with the Lane's mutex held. Returns the result if this thread must complete the Work.
   std::optional<std::exception_ptr> look(Driving* driving);
-  void check_deadline(double seconds);
+  // `of_group`: as of Lane::failure().
+  void check_deadline(double seconds, bool of_group);
   void mark(c10::ivalue::Future& future);
 
   const std::uint64_t number_;

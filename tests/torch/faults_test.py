@@ -184,14 +184,23 @@ def forked(rank, size):
 
 
 def timeouts(rank, size):
-    """A group's time-out can be shortened. Unsupported changes are reported."""
+    """A group's time-out can be lengthened and shortened. Unsupported changes are reported."""
     with tempfile.TemporaryFile("w+") as said:  # PyTorch writes warnings of C++ to standard error
         os.dup2(said.fileno(), 2)
         dist.group.WORLD.set_timeout(timedelta(seconds=10 * DEADLINE))
         dist.distributed_c10d._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=DEADLINE))
         said.seek(0)
         text = said.read()
-    assert "the timeout that it was made with" in text and "cannot be extended for a while" in text, text
+    assert "still end after" not in text and "cannot be extended for a while" in text, text
+    with ranks.raises(ValueError, "a timeout of 0"):
+        dist.group.WORLD.set_timeout(timedelta(seconds=0))
+    if rank == 1:
+        time.sleep(DEADLINE + 1)
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    work = dist.all_reduce(total, async_op=True)
+    work.get_future().wait()
+    assert total.eq(size * size).all()
     dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
     if rank == 1:
         return time.sleep(10 * DEADLINE)
@@ -335,6 +344,36 @@ def future(rank, size):
     dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()
 
 
+def in_parts(how):
+    """Rank 3 fails in a group with rank 2. Rank 0 has a group with rank 2 only."""
+    def body(rank, size):
+        pairs = [dist.new_group(pair, timeout=timedelta(seconds=DEADLINE))
+                 for pair in ((0, 2), (1, 3), (0, 1), (2, 3))]
+        for pair in pairs:
+            dist.all_reduce(torch.ones(4), group=pair) if dist.get_rank(pair) >= 0 else None
+        if rank == 3:
+            how()
+        dist.all_reduce(torch.ones(4), group=pairs[3 if rank == 2 else rank % 2])
+    return body
+
+
+def names_parts(rank, size):
+    """Errors of a part of the job name its ranks as the job does."""
+    part = dist.new_group([1, 3], timeout=timedelta(seconds=DEADLINE))
+    if rank not in (1, 3):
+        return
+    with ranks.raises(dist.DistBackendError, "rank 1 called all_reduce of 4 f32", "rank 3 called all_reduce of 5 f32",
+                      "among ranks 1, 3"):
+        dist.all_reduce(torch.ones(4 + (rank == 3)), group=part)
+    part = dist.new_group([1, 3], timeout=timedelta(seconds=DEADLINE), use_local_synchronization=True)
+    if rank == 3:
+        return time.sleep(DEADLINE + 2)
+    with ranks.raises(dist.DistBackendError, "from rank 3 with tag 7"):
+        dist.recv(torch.ones(4), 3, tag=7, group=part)
+    with ranks.raises(dist.DistBackendError, "Rank 3 failed to pass"):
+        part.monitored_barrier(timedelta(seconds=0.2))
+
+
 def refused(rank, size):
     for call, word in ((lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR), "BXOR"),
                        (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG), "AVG"),
@@ -382,6 +421,12 @@ class Faults(unittest.TestCase):
     def test_stopped(self):
         results, took = survivors(4, ends_itself(lambda: os.kill(os.getpid(), signal.SIGSTOP)), stopped=1)
         self.named(results, "DistBackendError", "rank 1", "all_reduce", within=WITHIN, took=took)
+
+    def test_in_parts_of_the_job(self):
+        for kind in (signal.SIGKILL, signal.SIGSTOP):
+            results, took = survivors(4, in_parts(lambda: os.kill(os.getpid(), kind)), stopped=3)
+            self.named(results, "DistBackendError", "rank 3", within=WITHIN + 1, took=took)  # 1 s: to make the groups
+        ranks.run(4, names_parts)
 
     def test_early_exit(self):
         results, took = survivors(4, ends_itself(lambda: os._exit(0)), stopped=1)

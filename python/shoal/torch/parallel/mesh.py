@@ -5,6 +5,7 @@ import uuid
 from datetime import timedelta
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from shoal.torch.parallel.config import Config, _native
@@ -64,7 +65,8 @@ class Mesh:
                 continue  # nothing is sharded
             key = tuple(ranks)
             if key not in made:
-                made[key] = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"shoal_{axis}")
+                made[key] = dist.new_group(ranks, timeout=timedelta(seconds=self.deadline_seconds()),
+                                           use_local_synchronization=True, group_desc=f"shoal_{axis}")
             groups[axis] = made[key]
         self.made = [group for group in made.values() if group is not dist.group.WORLD]
         return groups
@@ -75,6 +77,12 @@ class Mesh:
                               group_desc=f"shoal_patient_{axis}")
         self.made.append(made)
         return made
+
+    @staticmethod
+    def deadline_seconds() -> float:
+        """The time-out of the default process group, and so of all groups but the patient ones."""
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        return getattr(backend, "deadline_seconds", dist.default_pg_timeout.total_seconds())
 
     def size(self, axis: str) -> int:
         """The number of ranks in this rank's group along `axis`."""

@@ -3,6 +3,7 @@ import io
 import pickle
 import queue
 import threading
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from torch import nn
 FRAME_TAG, DATA_TAG = 28001, 28002
 FRAME_BYTES = 8192  # enough for a message's head, a random state and most structures
 INLINE_BYTES = 512  # tensors up to this size travel inside the frame
+_PING, _PONG = "ping", "pong"  # heads of messages between Channels
+_LOOKS = 4  # at silent ranks, in the time after which they count as lost
 
 
 class _Tensor(NamedTuple):
@@ -151,8 +154,12 @@ class Parcel:
 class Channel:
     """Sends messages to the ranks of a group and receives theirs. Any thread may send; only one receives."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group, self.rank, self.size = group, group.rank(), group.size()
+    def __init__(self, group: dist.ProcessGroup, patience: float) -> None:
+        """patience: seconds without a sign of life after which an expected rank counts as lost. A message may take
+        longer, because the rank's receiving thread answers meanwhile."""
+        self.group, self.rank, self.size, self._patience = group, group.rank(), group.size(), patience
+        self._expected: dict[int, float] = {}  # by rank: its last sign of life, or since when it is expected
+        self._looked = 0.0
         self._order = [threading.Lock() for _ in range(self.size)]
         self._sent: deque = deque()
         # One for each source. The group's thread may still hold a tensor after it has reported its arrival.
@@ -197,10 +204,41 @@ class Channel:
         """Posts a receive for one message from `source`, after receive() has returned the one before."""
         future = self.group.recv([self._frames[source]], source, FRAME_TAG).get_future()
         future.add_done_callback(lambda done: self._arrived.put((source, done)))
+        self._expected[source] = time.monotonic()
 
     def receive(self) -> Parcel:
         """Waits for the next message from any rank that expect() named."""
-        source, done = self._arrived.get()
+        while True:
+            oldest = min(self._expected.values())
+            due = min(max(self._looked, oldest) + self._patience / _LOOKS, oldest + self._patience)
+            try:
+                source, done = self._arrived.get(timeout=max(due - time.monotonic(), 0))
+            except queue.Empty:
+                self._look()
+                continue
+            parcel = self._open(source, done)
+            if parcel.head == _PING:
+                self.send(source, _PONG)
+            if parcel.head not in (_PING, _PONG):
+                del self._expected[source]
+                return parcel
+            self.expect(source)
+
+    def _look(self) -> None:
+        """Asks the expected ranks for a sign of life, or raises what a message from a lost rank would."""
+        self._looked = now = time.monotonic()
+        for source, heard in self._expected.items():
+            if now - heard < self._patience:
+                self.send(source, _PING)
+                continue
+            problem = (f"rank {source} has given no sign of life for {now - heard:.1f} s: it is stopped, or has not "
+                       "come to this step")
+            lose = getattr(self.group._get_backend(torch.device("cpu")), "lose", None)  # only the backend shoal has it
+            if lose is not None:
+                lose(source, problem)
+            raise dist.DistBackendError(f"pipeline {problem}")
+
+    def _open(self, source: int, done: torch.futures.Future) -> Parcel:
         done.value()  # raises if the receive failed
         frame = self._frames[source]
         length = int.from_bytes(bytes(frame[:8].numpy()), "little")

@@ -47,7 +47,7 @@ class Engine:
 
     def run(self, count: int) -> pipeline.Run:
         if self._channel is None:
-            self._channel = Channel(self.mesh.patient_group("pp"))
+            self._channel = Channel(self.mesh.patient_group("pp"), self.mesh.deadline_seconds())
             if self.mesh.size("tp") > 1:
                 self._peers = Peers(self.mesh.patient_group("tp"))
         cfg = state.cfg

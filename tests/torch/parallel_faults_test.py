@@ -1,0 +1,104 @@
+"""A rank of a mesh dies or stops in a step. Each survivor's exception names it by its number in the job."""
+import os
+import signal
+import tempfile
+import time
+import unittest
+
+import torch
+import torch._dynamo  # gradients.reduce() may import it, in 4 s; here once instead of in each rank
+from torch import nn
+
+import ranks
+from shoal.torch import parallel as smp
+
+DEADLINE = 5.0  # seconds, of the process groups
+VICTIM = 3
+
+
+class Fragile(nn.Module):
+    how: int | None = None  # the signal that this process sends itself
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        if Fragile.how is not None:
+            os.kill(os.getpid(), Fragile.how)
+        return self.linear(x)
+
+
+def layer():
+    return smp.nn.DistributedTransformerLayer(
+        num_attention_heads=2, attention_head_size=4, hidden_size=8, intermediate_size=16, attention_dropout_prob=0.0,
+        hidden_dropout_prob=0.0)
+
+
+class Model(nn.Module):
+    """With tensor parallelism, its ranks wait for each other in both layers."""
+
+    def __init__(self, is_split):
+        super().__init__()
+        self.enter, self.leave = (layer() if is_split else nn.Linear(8, 8) for _ in range(2))
+        self.fragile = Fragile(8)
+
+    def forward(self, x):
+        for part in (self.enter, self.fragile, self.leave):
+            x = part((x, None))[0] if part is not self.fragile and not isinstance(part, nn.Linear) else part(x)
+        return x
+
+
+def failing(rank, size, config, how):
+    """A good step, and one in which the victim dies or stops. The exception's text, and how long it took."""
+    smp.init({"partitions": 2, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0,
+              "partition_assignment": {"fragile": 1, "leave": 1}, **config})
+    torch.manual_seed(1)
+    model = smp.DistributedModel(Model("tensor_parallel_degree" in config))
+
+    @smp.step
+    def step(model, x):
+        model.backward(model(x).square().mean())
+
+    step(model, torch.ones(4, 3, 8))
+    if rank == VICTIM:
+        Fragile.how = how
+    began = time.monotonic()
+    try:
+        step(model, torch.ones(4, 3, 8))
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}", time.monotonic() - began
+    raise AssertionError("nothing failed")
+
+
+class Faults(unittest.TestCase):
+    def check(self, config, how):
+        with tempfile.TemporaryDirectory() as directory:
+            started = ranks.start(4, failing, config, how, timeout=DEADLINE, path=os.path.join(directory, "store"))
+            results = ranks.collect([one for rank, one in enumerate(started) if rank != VICTIM], 40)
+            started[VICTIM][0].kill()
+            started[VICTIM][0].join()
+        for result in results:
+            self.assertIsNotNone(result)
+            ok, value = result
+            self.assertTrue(ok, value)
+            text, took = value
+            self.assertRegex(text, rf"\brank {VICTIM}\b")
+            self.assertIn("DistBackendError", text)
+            self.assertLess(took, DEADLINE + 2, text)
+
+    def test_killed_beside_replicas(self):
+        self.check({}, signal.SIGKILL)
+
+    def test_stopped_beside_replicas(self):
+        self.check({}, signal.SIGSTOP)
+
+    def test_killed_in_tensor_parallelism(self):
+        self.check({"tensor_parallel_degree": 2}, signal.SIGKILL)
+
+    def test_stopped_in_tensor_parallelism(self):
+        self.check({"tensor_parallel_degree": 2}, signal.SIGSTOP)
+
+
+if __name__ == "__main__":
+    unittest.main()
