@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "shoal/collectives/call.h"
@@ -25,11 +26,38 @@ int parts(Operation operation, int ranks) {
   return is.send == all || is.recv == all ? ranks : 1;
 }
 
-Verifiable inputs(const Options& options, int ranks) {
-  return {options.dtype, options.op, ranks, 1};
+Verifiable inputs(const Case& what, int ranks, std::int64_t seed) {
+  return {what.dtype, what.op, ranks, seed};
 }
 
+bool has_barrier(Blocking blocking) {
+  return blocking == Blocking::every_call_and_barrier || blocking == Blocking::every_iteration;
+}
+
+// Calls of which each one's time is kept.
+constexpr std::int64_t kMostCallsKept = 2000;
+// Calls that a rank starts without waiting for the first of them.
+constexpr std::size_t kMostInFlight = 1024;
+
 }  // namespace
+
+Spread spread_of(const std::vector<double>& calls, std::int64_t skip) {
+  std::vector<double> sorted(calls.begin() + std::min<std::int64_t>(skip, std::ssize(calls) - 1),
+                             calls.end());
+  std::ranges::sort(sorted);
+  const std::size_t n = sorted.size();
+  const auto percentile = [&](std::size_t p) {
+    return sorted[std::min(n - 1, std::max<std::size_t>((n * p + 99) / 100, 1) - 1)];
+  };
+  Spread spread{.minimum = sorted.front(), .maximum = sorted.back(), .p50 = sorted[n / 2]};
+  spread.p95 = percentile(95);
+  spread.p99 = percentile(99);
+  for (const double seconds : sorted) spread.mean += seconds / static_cast<double>(n);
+  for (const double seconds : sorted)
+    spread.deviation += std::pow(seconds - spread.mean, 2) / static_cast<double>(n);
+  spread.deviation = std::sqrt(spread.deviation);
+  return spread;
+}
 
 double bus_factor(Operation operation, int ranks) {
   const double n = ranks;
@@ -86,35 +114,44 @@ void Mirrored::download() const {
 }
 
 void Mirrored::zero() const {
-  std::memset(host(), 0, memory_.size());
+  std::memset(host() - begin_, 0, memory_.size());
   upload();
 }
 
-Bench::Bench(const Options& options, collectives::Communicator& communicator)
+Bench::Bench(const Options& options, std::int64_t largest, collectives::Communicator& communicator)
     : options_(options),
+      largest_(largest),
       communicator_(communicator),
       stream_{communicator.memory_resource().device(), nullptr},
       host_(make_host_memory()) {
-  std::int64_t largest = options.sizes.empty() ? options.max_bytes : 0;
-  for (const std::int64_t size : options.sizes) largest = std::max(largest, size);
   if (!stream_.device.is_cpu()) device_ = make_device_memory(stream_.device);
   MemoryResource& memory = options.memory == Memory::symmetric ? communicator.memory_resource()
                            : device_                           ? *device_
                                                                : *host_;
-  const auto bytes = static_cast<std::size_t>(largest + 64);
+  const auto bytes =
+      static_cast<std::size_t>(largest + options.unalign * std::int64_t{sizeof(double)} + 64);
   a_ = Mirrored(memory, *host_, bytes, stream_);
   b_ = Mirrored(memory, *host_, bytes, stream_);
-  word_ = Mirrored(device_ ? *device_ : *host_, *host_, sizeof(double), stream_);
+  words_ = Mirrored(device_ ? *device_ : *host_, *host_, kMostCallsKept * sizeof(double), stream_);
+  if (options.memory == Memory::registered)
+    for (const Mirrored* each : {&a_, &b_})
+      registrations_.push_back(
+          communicator.register_buffer(each->data(), static_cast<std::int64_t>(bytes)));
 }
 
-Bench::Call Bench::prepare(std::int64_t count, bool in_place) const {
+std::int64_t Bench::whole_bytes(std::int64_t count) const {
+  return count * parts(options_.operation, communicator_.size()) *
+         static_cast<std::int64_t>(size_of(case_.dtype));
+}
+
+Bench::Call Bench::prepare(std::int64_t count, bool in_place, std::int64_t seed) const {
   const int rank = communicator_.rank(), ranks = communicator_.size();
-  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
+  const auto element = static_cast<std::int64_t>(size_of(case_.dtype));
   const Mirrored& to = in_place ? a_ : b_;
   const std::int64_t whole = count * parts(options_.operation, ranks);
   const std::int64_t part = rank * count * element;
-  const Verifiable pattern = inputs(options_, ranks);
-  Call call{a_.data(), to.data(), count, in_place};
+  const Verifiable pattern = inputs(case_, ranks, seed);
+  Call call{a_.data(), to.data(), count, in_place, seed};
   std::memset(to.host(), 0x5a, static_cast<std::size_t>(whole * element));
   switch (options_.operation) {
     case Operation::all_gather:
@@ -124,13 +161,12 @@ Bench::Call Bench::prepare(std::int64_t count, bool in_place) const {
       break;
     case Operation::reduce_scatter:
     case Operation::scatter:
-      if (in_place && (options_.operation != Operation::scatter || rank == options_.root))
+      if (in_place && (options_.operation != Operation::scatter || rank == case_.root))
         call.recv += part;
       pattern.fill(rank, 0, whole, a_.host());
       break;
     case Operation::broadcast:
-      call.recv = a_.data();
-      if (rank == options_.root) pattern.fill(rank, 0, count, a_.host());
+      if (rank == case_.root) pattern.fill(rank, 0, count, a_.host());
       break;
     default:
       pattern.fill(rank, 0, whole, a_.host());
@@ -143,10 +179,10 @@ Bench::Call Bench::prepare(std::int64_t count, bool in_place) const {
 collectives::WorkPtr Bench::start(const Call& call) const {
   auto& c = communicator_;
   const Reduction op =
-      options_.op == ReduceOp::premultiplied_sum
-          ? Reduction::premultiplied_sum(inputs(options_, c.size()).factor(c.rank()))
-          : Reduction(options_.op);
-  const DType dtype = options_.dtype;
+      case_.op == ReduceOp::premultiplied_sum
+          ? Reduction::premultiplied_sum(inputs(case_, c.size(), call.seed).factor(c.rank()))
+          : Reduction(case_.op);
+  const DType dtype = case_.dtype;
   switch (options_.operation) {
     case Operation::all_reduce:
       return c.all_reduce(call.send, call.recv, call.count, dtype, op, stream_);
@@ -155,13 +191,17 @@ collectives::WorkPtr Bench::start(const Call& call) const {
     case Operation::all_gather:
       return c.all_gather(call.send, call.recv, call.count, dtype, stream_);
     case Operation::broadcast:
-      return c.broadcast(call.recv, call.count, dtype, options_.root, stream_);
+      // Communicators broadcast in place: out of place, the root copies first.
+      if (!call.in_place && c.rank() == case_.root)
+        device_backend(stream_.device.type)
+            .copy(call.recv, call.send, static_cast<std::size_t>(whole_bytes(call.count)), stream_);
+      return c.broadcast(call.recv, call.count, dtype, case_.root, stream_);
     case Operation::reduce:
-      return c.reduce(call.send, call.recv, call.count, dtype, op, options_.root, stream_);
+      return c.reduce(call.send, call.recv, call.count, dtype, op, case_.root, stream_);
     case Operation::gather:
-      return c.gather(call.send, call.recv, call.count, dtype, options_.root, stream_);
+      return c.gather(call.send, call.recv, call.count, dtype, case_.root, stream_);
     case Operation::scatter:
-      return c.scatter(call.send, call.recv, call.count, dtype, options_.root, stream_);
+      return c.scatter(call.send, call.recv, call.count, dtype, case_.root, stream_);
     case Operation::all_to_all:
       return c.all_to_all(call.send, call.recv, call.count, dtype, stream_);
     case Operation::send:
@@ -176,10 +216,10 @@ collectives::WorkPtr Bench::start(const Call& call) const {
 
 std::int64_t Bench::wrong(const Call& call) const {
   const int rank = communicator_.rank(), ranks = communicator_.size();
-  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
-  const Verifiable pattern = inputs(options_, ranks);
-  const bool at_root = rank == options_.root;
-  const Mirrored& to = call.in_place || options_.operation == Operation::broadcast ? a_ : b_;
+  const auto element = static_cast<std::int64_t>(size_of(case_.dtype));
+  const Verifiable pattern = inputs(case_, ranks, call.seed);
+  const bool at_root = rank == case_.root;
+  const Mirrored& to = call.in_place ? a_ : b_;
   to.download();
   const std::byte* received = to.host() + (call.recv - to.data());
   std::int64_t wrong = 0;
@@ -203,9 +243,9 @@ std::int64_t Bench::wrong(const Call& call) const {
     case Operation::all_to_all:
       return parts_of_all(rank * call.count);
     case Operation::scatter:
-      return pattern.wrong_copied(options_.root, rank * call.count, call.count, received);
+      return pattern.wrong_copied(case_.root, rank * call.count, call.count, received);
     case Operation::broadcast:
-      return pattern.wrong_copied(options_.root, 0, call.count, received);
+      return pattern.wrong_copied(case_.root, 0, call.count, received);
     case Operation::send:
       return pattern.wrong_copied((rank + ranks - 1) % ranks, 0, call.count, received);
     default:
@@ -215,13 +255,34 @@ std::int64_t Bench::wrong(const Call& call) const {
 
 constexpr double kWarmUpSeconds = 0.05;
 
-double Bench::agree(double value, ReduceOp op) const {
-  std::memcpy(word_.host(), &value, sizeof value);
-  word_.upload();
-  communicator_.all_reduce(word_.data(), word_.data(), 1, DType::f64, op, stream_)->wait();
-  word_.download();
-  std::memcpy(&value, word_.host(), sizeof value);
-  return value;
+void Bench::agree(std::vector<double>& values, ReduceOp op) const {
+  const std::size_t bytes = values.size() * sizeof(double);
+  std::memcpy(words_.host(), values.data(), bytes);
+  words_.upload();
+  communicator_
+      .all_reduce(words_.data(), words_.data(), std::ssize(values), DType::f64, op, stream_)
+      ->wait();
+  words_.download();
+  std::memcpy(values.data(), words_.host(), bytes);
+}
+
+double Bench::average(double seconds) const {
+  std::vector<double> value{seconds};
+  switch (options_.average) {
+    case Average::rank_0:
+      if (communicator_.rank() != 0) value[0] = 0;
+      agree(value, ReduceOp::sum);
+      return value[0];
+    case Average::mean:
+      agree(value, ReduceOp::sum);
+      return value[0] / communicator_.size();
+    case Average::minimum:
+      agree(value, ReduceOp::min);
+      return value[0];
+    default:
+      agree(value, ReduceOp::max);
+      return value[0];
+  }
 }
 
 std::int64_t Bench::iterations(double seconds) const {
@@ -229,65 +290,125 @@ std::int64_t Bench::iterations(double seconds) const {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(0.2 / seconds), 3, 20000);
 }
 
+std::vector<collectives::WorkPtr> Bench::start_iteration(const Call& call) const {
+  std::vector<collectives::WorkPtr> works;
+  const std::int64_t bytes = whole_bytes(call.count);
+  const std::int64_t side_by_side = bytes > 0 ? std::max<std::int64_t>(1, largest_ / bytes) : 1;
+  for (std::int64_t done = 0; done < options_.together;) {
+    const std::int64_t calls = std::min(side_by_side, options_.together - done);
+    if (calls == 1) {
+      works.push_back(start(call));
+    } else {
+      communicator_.begin_group();
+      for (std::int64_t i = 0; i < calls; ++i) {
+        Call next = call;
+        next.send += i * bytes;
+        next.recv += i * bytes;
+        start(next);
+      }
+      works.push_back(communicator_.end_group());
+    }
+    done += calls;
+  }
+  return works;
+}
+
+Bench::Seconds Bench::repeat(const Call& call, std::int64_t iterations) const {
+  const Blocking blocking = options_.blocking;
+  Seconds seconds;
+  const auto begin = Clock::now();
+  if (blocking == Blocking::every_call && options_.together == 1 && !options_.cpu_time) {
+    for (std::int64_t i = 0; i < iterations; ++i) start(call)->wait();
+    return {seconds_since(begin), 0};
+  }
+  double apart = 0;  // what does not count
+  std::deque<collectives::WorkPtr> in_flight;
+  const auto wait_for_all_but = [&](std::size_t number) {
+    for (; in_flight.size() > number; in_flight.pop_front()) in_flight.front()->wait();
+  };
+  for (std::int64_t i = 0; i < iterations; ++i) {
+    const auto starts = Clock::now();
+    for (auto& work : start_iteration(call)) in_flight.push_back(std::move(work));
+    seconds.starting += seconds_since(starts);
+    wait_for_all_but(blocking == Blocking::at_the_end ? kMostInFlight : 0);
+    const auto ended = Clock::now();
+    if (has_barrier(blocking)) communicator_.barrier(stream_)->wait();
+    if (blocking == Blocking::every_iteration) apart += seconds_since(ended);
+  }
+  wait_for_all_but(0);
+  seconds.total = seconds_since(begin) - apart;
+  return seconds;
+}
+
+std::int64_t Bench::check(Call& call) const {
+  for (std::int64_t seed = 1;; ++seed) {
+    start(call)->wait();
+    if (options_.checks == 0) return -1;
+    std::vector<double> bad{static_cast<double>(wrong(call))};
+    agree(bad, ReduceOp::sum);
+    if (bad[0] > 0 || seed == options_.checks) return static_cast<std::int64_t>(bad[0]);
+    call = prepare(call.count, call.in_place, seed + 1);
+  }
+}
+
 Timing Bench::time(std::int64_t count, bool in_place) const {
-  Call call = prepare(count, in_place);
-  start(call)->wait();
   Timing timing;
-  timing.wrong =
-      options_.check
-          ? static_cast<std::int64_t>(agree(static_cast<double>(wrong(call)), ReduceOp::sum))
-          : -1;
+  Call call = prepare(count, in_place, 1);
+  timing.wrong = check(call);
   // Repeated sums would grow without bound, and denormal or infinite numbers are slow.
   a_.zero();
   b_.zero();
-  const auto bytes = count * static_cast<std::int64_t>(size_of(options_.dtype));
+  const auto bytes = count * static_cast<std::int64_t>(size_of(case_.dtype));
   const std::int64_t warm_up = options_.warm_up >= 0 ? options_.warm_up
                                : bytes < (1 << 20)   ? 20
                                                      : 2;
   const auto timed = [&](std::int64_t times) {
     communicator_.barrier(stream_)->wait();
-    const auto begin = Clock::now();
-    for (std::int64_t i = 0; i < times; ++i) start(call)->wait();
-    const double seconds = seconds_since(begin) / static_cast<double>(times);
+    const Seconds seconds = repeat(call, times);
+    const double calls = static_cast<double>(times * options_.together);
+    if (has_barrier(options_.blocking)) start(call)->wait();  // the last call was the barrier
     const collectives::CommunicatorStatistics statistics = communicator_.statistics();
     timing.algorithm =
         options_.operation == Operation::send ? "message" : std::string(statistics.algorithm);
     timing.why = statistics.why;
-    return agree(seconds, ReduceOp::sum) / communicator_.size();
+    timing.cpu = seconds.starting / calls;
+    return average(seconds.total / calls);
   };
   // Ranks that have just started may share a core until the kernel moves them. By default, the
   // warm-up therefore has a minimum duration.
   double once = timed(std::max<std::int64_t>(1, warm_up)), warm = 0;
-  while (options_.warm_up < 0 && (warm += once * static_cast<double>(warm_up)) < kWarmUpSeconds)
+  while (options_.warm_up < 0 &&
+         (warm += once * static_cast<double>(warm_up * options_.together)) < kWarmUpSeconds)
     once = timed(warm_up);
-  timing.iterations = iterations(once);
+  timing.iterations = iterations(once * static_cast<double>(options_.together));
   timing.mean = timed(timing.iterations);
-
-  std::vector<double> calls(
-      static_cast<std::size_t>(std::min<std::int64_t>(timing.iterations, 2000)));
-  communicator_.barrier(stream_)->wait();
-  for (double& seconds : calls) {
-    const auto begin = Clock::now();
-    start(call)->wait();
-    seconds = seconds_since(begin);
-  }
-  std::sort(calls.begin(), calls.end());
-  const auto at = [&](double p) {
-    const auto place = static_cast<std::size_t>(std::ceil(p * static_cast<double>(calls.size())));
-    return agree(calls[std::max<std::size_t>(place, 1) - 1], ReduceOp::max);
-  };
-  timing.minimum = agree(calls.front(), ReduceOp::max);
-  timing.p50 = at(0.5);
-  timing.p99 = at(0.99);
+  if (options_.stats) timing.calls = time_each(call, std::min(timing.iterations, kMostCallsKept));
   return timing;
 }
 
-Result Bench::run(std::int64_t bytes) {
-  const auto element = static_cast<std::int64_t>(size_of(options_.dtype));
+std::vector<double> Bench::time_each(const Call& call, std::int64_t iterations) const {
+  std::vector<double> calls(static_cast<std::size_t>(iterations));
+  communicator_.barrier(stream_)->wait();
+  for (double& seconds : calls) {
+    const auto begin = Clock::now();
+    for (const auto& work : start_iteration(call)) work->wait();
+    seconds = seconds_since(begin) / static_cast<double>(options_.together);
+    if (has_barrier(options_.blocking)) communicator_.barrier(stream_)->wait();
+  }
+  agree(calls, ReduceOp::max);
+  return calls;
+}
+
+Result Bench::run(const Case& what, std::int64_t bytes) {
+  case_ = what;
+  const auto element = static_cast<std::int64_t>(size_of(what.dtype));
+  for (Mirrored* each : {&a_, &b_})
+    each->begin_at(static_cast<std::size_t>(options_.unalign * element));
   const int split = parts(options_.operation, communicator_.size());
   Result result;
+  result.what = what;
   result.count = options_.operation == Operation::barrier ? 0 : bytes / element / split;
-  result.bytes = result.count * element * split;
+  result.bytes = whole_bytes(result.count);
   const Places places = places_of(options_.operation);
   if (options_.out_of_place && places.out) result.out_of_place = time(result.count, false);
   if (options_.in_place && places.in) result.in_place = time(result.count, true);

@@ -1,10 +1,11 @@
 #include "print.h"
 
+#include <array>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "shoal/collectives/call.h"
 #include "shoal/runtime/base/terminal.h"
@@ -12,7 +13,34 @@
 namespace shoal::perf {
 namespace {
 
-using collectives::Operation;
+// As nccl-tests' getFloatStr(): as many decimals as fit the column.
+std::string fitted(double value, std::size_t width) {
+  for (const int decimals : {2, 1, 0})
+    if (auto text = fmt::format("{:{}.{}f}", value, width, decimals); text.size() <= width)
+      return text;
+  return fmt::format("{:{}.{}e}", value, width, width >= 7 ? 1 : 0);
+}
+
+std::string variation(const Spread& spread) {
+  return fitted(spread.mean > 0 ? spread.deviation / spread.mean * 100 : 0, 7);
+}
+
+}  // namespace
+
+std::string_view name_of(Memory memory) {
+  return memory == Memory::symmetric    ? "symmetric"
+         : memory == Memory::registered ? "registered"
+                                        : "user";
+}
+
+std::string time_now() {
+  std::tm local{};
+  const std::time_t seconds = std::time(nullptr);
+  ::localtime_r(&seconds, &local);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
+  return text.data();
+}
 
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
@@ -21,121 +49,211 @@ std::string processor() {
   return "unknown";
 }
 
-std::string_view name_of(Operation operation) {
-  return operation == Operation::send ? "send_recv" : collectives::to_string(operation);
-}
+Report::Report(const Options& options, const collectives::Communicator& communicator,
+               std::vector<Seat> seats, double bound)
+    : options_(options),
+      communicator_(communicator),
+      seats_(std::move(seats)),
+      bound_(bound),
+      started_(time_now()) {}
 
-double algbw(const Result& result, const Timing& timing) {  // GB/s
+double Report::algbw(const Result& result, const Timing& timing) const {
   return timing.mean > 0 ? static_cast<double>(result.bytes) / timing.mean * 1e-9 : 0;
 }
 
-std::string cells(const Result& result, const std::optional<Timing>& timing, double factor) {
-  if (!timing)
-    return fmt::format("{:>10} {:>10} {:>10} {:>8} {:>8} {:>7}", "-", "-", "-", "-", "-", "-");
-  const double bandwidth = algbw(result, *timing);
-  return fmt::format("{:>10.2f} {:>10.2f} {:>10.2f} {:>8.2f} {:>8.2f} {:>7}", timing->mean * 1e6,
-                     timing->minimum * 1e6, timing->p99 * 1e6, bandwidth, bandwidth * factor,
-                     timing->wrong < 0 ? "N/A" : std::to_string(timing->wrong));
+double Report::busbw(const Result& result, const Timing& timing) const {
+  return algbw(result, timing) * bus_factor(options_.operation, communicator_.size());
 }
 
-double reached(const Result& result, const Timing& timing, double bound) {  // share of the bound
-  return timing.mean > 0 ? bound * static_cast<double>(result.bytes) / timing.mean : 0;
+double Report::reached(const Result& result, const Timing& timing) const {
+  return timing.mean > 0 ? bound_ * static_cast<double>(result.bytes) / timing.mean : 0;
 }
 
-std::string bound_cells(const Result& result, double bound) {
-  if (bound <= 0) return {};
+double Report::microseconds(const Timing& timing) const {
+  return (options_.cpu_time ? timing.cpu : timing.mean) * 1e6;
+}
+
+std::string_view Report::redop(const Result& result) const {
+  return reduces(options_.operation) ? name_of(result.what.op) : "none";
+}
+
+int Report::root(const Result& result) const {
+  return has_root(options_.operation) ? result.what.root : -1;
+}
+
+std::string Report::cells(const Result& result, const std::optional<Timing>& timing) const {
+  // Every line has the same columns, and readers expect numbers in them.
+  std::string text =
+      timing
+          ? fmt::format(
+                "  {}  {}  {}  {:>6}", fitted(microseconds(*timing), 7),
+                fitted(algbw(result, *timing), 6), fitted(busbw(result, *timing), 6),
+                timing->wrong < 0 ? "N/A" : fmt::format("{:g}", static_cast<double>(timing->wrong)))
+          : fmt::format("  {:7.2f}  {:6.2f}  {:6.2f}  {:>6}", 0.0, 0.0, 0.0, "N/A");
+  if (!options_.stats) return text;
+  if (!timing) return text + fmt::format("  {0:7.2f}  {0:7.2f}  {0:7.2f}  {0:7.2f}", 0.0);
+  const Spread spread = spread_of(timing->calls, options_.skip);
+  return text + fmt::format("  {}  {}  {}  {}", fitted(spread.minimum * 1e6, 7),
+                            fitted(spread.maximum * 1e6, 7), fitted(spread.p99 * 1e6, 7),
+                            variation(spread));
+}
+
+std::string Report::bound_cells(const Result& result) const {
+  if (bound_ <= 0) return {};
   const auto share = [&](const std::optional<Timing>& timing) {
-    return timing ? fmt::format("{:>8.3f}", reached(result, *timing, bound))
-                  : fmt::format("{:>8}", "-");
+    return timing ? fmt::format("{:>8.3f}", reached(result, *timing)) : fmt::format("{:>8}", "-");
   };
-  return fmt::format("  {:>12.2f} {} {}", bound * static_cast<double>(result.bytes) * 1e6,
+  return fmt::format("  {:>12.2f} {} {}", bound_ * static_cast<double>(result.bytes) * 1e6,
                      share(result.out_of_place), share(result.in_place));
 }
 
-nlohmann::ordered_json json_of(const Result& result, const Timing& timing, double factor,
-                               double bound, bool explain) {
-  const double bandwidth = algbw(result, timing);
-  nlohmann::ordered_json json{{"algorithm", timing.algorithm}, {"iterations", timing.iterations},
-                              {"seconds", timing.mean},        {"min_us", timing.minimum * 1e6},
-                              {"p50_us", timing.p50 * 1e6},    {"p99_us", timing.p99 * 1e6},
-                              {"algbw_GBps", bandwidth},       {"busbw_GBps", bandwidth * factor}};
-  if (explain) json["why"] = timing.why;
-  if (bound > 0) json["of_bound"] = reached(result, timing, bound);
-  if (timing.wrong >= 0) json["wrong"] = timing.wrong;
-  return json;
-}
-
-}  // namespace
-
-void print_header(const Options& options, const collectives::Communicator& communicator,
-                  double bound) {
-  if (options.json) return;
-  const std::string transport = communicator.statistics().transport;
-  terminal::print("# {} of {} on {} ranks, backend {}{}{}{}{}, {} memory\n",
-                  name_of(options.operation), to_string(options.dtype), communicator.size(),
-                  communicator.backend(), transport.empty() ? "" : " over ", transport,
-                  options.communicator.algorithm.empty() ? "" : ", algorithm asked for: ",
-                  options.communicator.algorithm,
-                  options.memory == Memory::symmetric ? "symmetric" : "user");
-  const bool bounded = bound > 0;
-  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:^58}  {:^58}{}\n", "", "", "", "", "",
-                  "out of place", "in place", bounded ? "         bound  reached  reached" : "");
-  const char* times = "time       min        p99    algbw    busbw  #wrong";
-  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "size", "count", "type",
-                  "redop", "root", times, times, bounded ? "  hosts' wires      out       in" : "");
-  const char* units = "(us)      (us)       (us)   (GB/s)   (GB/s)        ";
-  terminal::print("# {:>12} {:>12} {:>5} {:>17} {:>4}  {:>58}  {:>58}{}\n", "(B)", "(elements)", "",
-                  "", "", units, units, bounded ? "          (us)" : "");
-}
-
-void print_row(const Options& options, const collectives::Communicator& communicator,
-               const Result& result, double bound) {
-  const double factor = bus_factor(options.operation, communicator.size());
-  const std::string op = reduces(options.operation) ? std::string(to_string(options.op)) : "none";
-  const int root = has_root(options.operation) ? options.root : -1;
-  if (!options.json) {
-    terminal::print("  {:>12} {:>12} {:>5} {:>17} {:>4}  {}  {}{}\n", result.bytes, result.count,
-                    to_string(options.dtype), op, root, cells(result, result.out_of_place, factor),
-                    cells(result, result.in_place, factor), bound_cells(result, bound));
-    const auto& timing = result.in_place ? result.in_place : result.out_of_place;
-    if (options.explain && timing)
-      terminal::print("#   {}: {}\n", timing->algorithm,
-                      timing->why.empty() ? "the backend's own choice" : timing->why);
-    std::fflush(stdout);
-    return;
+void Report::settings() const {
+  terminal::print("# shoal-collective-perf version {}{}{}, backend {}{}{}{}{}, {} memory\n",
+                  SHOAL_VERSION, SHOAL_COMMIT[0] == '\0' ? "" : " commit ", SHOAL_COMMIT,
+                  communicator_.backend(),
+                  communicator_.statistics().transport.empty() ? "" : " over ",
+                  communicator_.statistics().transport,
+                  options_.communicator.algorithm.empty() ? "" : ", algorithm asked for: ",
+                  options_.communicator.algorithm, name_of(options_.memory));
+  terminal::print("# Collective test starting: {}_perf\n", name_of(options_.operation));
+  const bool steps = options_.step_bytes > 0;
+  terminal::print(
+      "# nThread {} nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg "
+      "iters: {} validation: {} graph: 0 unalign: {}\n",
+      options_.threads, std::max(1, options_.gpus), options_.min_bytes, options_.max_bytes,
+      steps ? static_cast<double>(options_.step_bytes) : options_.factor,
+      steps ? "bytes" : "factor", options_.warm_up, options_.iterations, options_.together,
+      options_.checks, options_.unalign);
+  switch (options_.blocking) {
+    case Blocking::at_the_end:
+      break;
+    case Blocking::every_call_and_barrier:
+      terminal::print("# Blocking Enabled: wait and barrier after each inner iteration (-m) \n");
+      break;
+    case Blocking::every_call:
+      terminal::print("# Blocking Enabled: wait after each inner iteration (-m), no barrier \n");
+      break;
+    case Blocking::every_iteration:
+      terminal::print(
+          "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes "
+          "barrier \n");
   }
-  static const std::string machine = processor();
-  nlohmann::ordered_json row{
-      {"operation", name_of(options.operation)},
-      {"bytes", result.bytes},
-      {"count", result.count},
-      {"ranks", communicator.size()},
-      {"dtype", to_string(options.dtype)},
-      {"op", op},
-      {"root", root},
-      {"backend", communicator.backend()},
-      {"algorithm_asked",
-       options.communicator.algorithm.empty() ? "table" : options.communicator.algorithm},
-      {"transport", communicator.statistics().transport},
-      {"memory", options.memory == Memory::symmetric ? "symmetric" : "user"}};
-  if (bound > 0) row["bound_us"] = bound * static_cast<double>(result.bytes) * 1e6;
-  if (result.out_of_place)
-    row["out_of_place"] = json_of(result, *result.out_of_place, factor, bound, options.explain);
-  if (result.in_place)
-    row["in_place"] = json_of(result, *result.in_place, factor, bound, options.explain);
-  row["machine"] = machine;
-  row["version"] = SHOAL_VERSION;
-  row["commit"] = SHOAL_COMMIT;
-  terminal::print("{}\n", row.dump());
+  const Places places = places_of(options_.operation);
+  if (!options_.out_of_place || !places.out)
+    terminal::print("# out-of-place is not measured: its columns are 0\n");
+  if (!options_.in_place || !places.in)
+    terminal::print("# in-place is not measured: its columns are 0\n");
+  terminal::print("#\n# Using devices\n");
+  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+    const Seat& seat = seats_[rank];
+    terminal::print("#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}\n", rank, 0,
+                    seat.pid, seat.host, seat.index, seat.identity, seat.device);
+  }
+}
+
+void Report::table_head() const {
+  const bool bounded = bound_ > 0;
+  const std::string stamp = options_.timestamps ? fmt::format("{:>19}", "timestamp") : "";
+  const std::string format = options_.timestamps ? fmt::format("{:>19}", "%Y-%m-%d %H:%M:%S") : "";
+  const auto line = [&](const std::array<const char*, 5>& left, const std::string& right,
+                        const std::string& last, const char* bound) {
+    terminal::print("# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}{}{}{}\n", left[0], left[1], left[2],
+                    left[3], left[4], right, last, bounded ? bound : "");
+  };
+  const auto columns = [&](const std::array<const char*, 4>& four,
+                           const std::array<const char*, 4>& more) {
+    std::string text =
+        fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", four[0], four[1], four[2], four[3]);
+    if (options_.stats)
+      text += fmt::format("  {:>7}  {:>7}  {:>7}  {:>7}", more[0], more[1], more[2], more[3]);
+    return text + text + ' ';
+  };
+  terminal::print("#\n");
+  line({"", "", "", "", ""},
+       options_.stats
+           ? "              out-of-place (+ per-iteration)                                "
+             "in-place (+ per-iteration)"
+           : "           out-of-place                       in-place          ",
+       "", "         bound  reached  reached");
+  line({"size", "count", "type", "redop", "root"},
+       columns({options_.cpu_time ? "cputime" : "time", "algbw", "busbw", "#wrong"},
+               {"i_min", "i_max", "i_p99", "i_cv%"}),
+       stamp, "  hosts' wires      out       in");
+  line({"(B)", "(elements)", "", "", ""},
+       columns({"(us)", "(GB/s)", "(GB/s)", ""}, {"(us)", "(us)", "(us)", "(%)"}), format,
+       "          (us)");
+}
+
+void Report::table_row(const Result& result) const {
+  terminal::print("{:12}  {:12}  {:>8}  {:>6}  {:6}{}{}{}{}\n", result.bytes, result.count,
+                  name_of(result.what.dtype), redop(result), root(result),
+                  cells(result, result.out_of_place), cells(result, result.in_place),
+                  options_.timestamps ? fmt::format("{:>21}", time_now()) : "",
+                  bound_cells(result));
+  const auto& timing = result.in_place ? result.in_place : result.out_of_place;
+  if (options_.explain && timing)
+    terminal::print("#   {}: {}\n", timing->algorithm,
+                    timing->why.empty() ? "the backend's own choice" : timing->why);
+}
+
+void Report::csv_row(const Result& result) const {
+  std::string text = fmt::format("{},{},{},{},{}", result.bytes, result.count,
+                                 name_of(result.what.dtype), redop(result), root(result));
+  for (const auto& timing : {result.out_of_place, result.in_place}) {
+    if (!timing) {
+      text += options_.stats ? ",,,,,,,," : ",,,,";
+      continue;
+    }
+    text +=
+        fmt::format(",{:.3f},{:.4f},{:.4f},{}", microseconds(*timing), algbw(result, *timing),
+                    busbw(result, *timing), timing->wrong < 0 ? "" : std::to_string(timing->wrong));
+    if (!options_.stats) continue;
+    const Spread spread = spread_of(timing->calls, options_.skip);
+    text += fmt::format(",{:.3f},{:.3f},{:.3f},{:.3f}", spread.minimum * 1e6, spread.maximum * 1e6,
+                        spread.p99 * 1e6, spread.deviation * 1e6);
+  }
+  terminal::print("{}\n", text);
+}
+
+void Report::begin() {
+  if (options_.format == Format::table) settings();
+  if (options_.format == Format::csv) {
+    std::string names = "size,count,type,redop,root";
+    for (const char* place : {"out", "in"}) {
+      names += fmt::format(",{0}_{1},{0}_algbw_GBps,{0}_busbw_GBps,{0}_wrong", place,
+                           options_.cpu_time ? "cputime_us" : "time_us");
+      if (options_.stats)
+        names += fmt::format(",{0}_min_us,{0}_max_us,{0}_p99_us,{0}_stdev_us", place);
+    }
+    terminal::print("{}\n", names);
+  }
+  if (!options_.output_file.empty()) open_document();
+  if (options_.format == Format::table) table_head();
   std::fflush(stdout);
 }
 
-void print_summary(const Options& options, double busbw, std::int64_t wrong) {
-  if (options.json) return;
-  terminal::print("# average bus bandwidth {:.2f} GB/s, {}\n", busbw,
-                  !options.check ? "results not checked"
-                  : wrong == 0   ? std::string("every result right")
-                                 : fmt::format("{} WRONG ELEMENTS", wrong));
+void Report::row(const Result& result) {
+  for (const auto& timing : {result.out_of_place, result.in_place}) {
+    if (!timing) continue;
+    wrong_ += timing->wrong > 0 ? 1 : 0;
+    ++timings_;
+    busbw_ += busbw(result, *timing);
+  }
+  if (options_.format == Format::table) table_row(result);
+  if (options_.format == Format::csv) csv_row(result);
+  if (options_.format == Format::json) terminal::print("{}\n", json_row(result).dump());
+  if (!document_.empty()) results_.push_back(json_row(result));
+  std::fflush(stdout);
+}
+
+void Report::end() {
+  const double mean = timings_ > 0 ? busbw_ / timings_ : 0;
+  if (options_.format == Format::table)
+    terminal::print(
+        "# {:<20} : {} {}\n# {:<20} : {:g} \n#\n# Collective test concluded: {}_perf\n#\n",
+        "Out of bounds values", wrong_, wrong_ == 0 ? "OK" : "FAILED", "Avg bus bandwidth", mean,
+        name_of(options_.operation));
+  if (!document_.empty()) write_document(mean);
 }
 
 }  // namespace shoal::perf

@@ -104,19 +104,20 @@ def contestants(arguments, runner, sizes):
 
     def shoal(label, memory, extra):
         program = [f"{build}/apps/shoal-collective-perf", operation, "--sizes", ",".join(listed),
-                   "-n", iterations, "--memory", memory, "--json", "-c", "1" if arguments.check else "0",
+                   "-n", iterations, "--memory", memory, "-F", "json", "--stats",
+                   "-c", "1" if arguments.check else "0",
                    "--place", "in" if place == "in_place" else "out"] + shlex.split(extra)
 
         def run():
             rows = runner.rows("open-mpi", program)
-            wrong = sum(row[place].get("wrong", 0) for row in rows)
+            wrong = sum(row[place]["nwrong"] or 0 for row in rows)
             if wrong:
                 raise RuntimeError(f"{wrong} wrong elements from {shlex.join(program)}")
             for size, row in zip(sizes, rows):
                 runner.details[label, size] = {
                     "algorithm": row[place]["algorithm"], "transport": row["transport"],
-                    "p99_us": round(row[place]["p99_us"], 3)}
-            return {size: row[place]["seconds"] for size, row in zip(sizes, rows)}
+                    "p99_us": round(row[f"{place}_per_iter"]["p99_us"], 3)}
+            return {size: row[place]["time"] * 1e-6 for size, row in zip(sizes, rows)}
         return run
 
     def mpi(name, launcher):
