@@ -195,7 +195,7 @@ TEST(NcclTestsLines, WritesNcclTestsJsonDocument) {
     EXPECT_THAT(result.out, HasSubstr("# Writing JSON output to " + path));
   }
   EXPECT_TRUE(std::filesystem::exists(path + ".0"));  // the first document was not overwritten
-  const nlohmann::json document = read_json_file(path);
+  nlohmann::json document = read_json_file(path);
   EXPECT_EQ(document["version"], 3);
   EXPECT_EQ(document["config"]["nthreads"], 2);
   EXPECT_EQ(document["config"]["devices"].size(), 2);
@@ -203,7 +203,7 @@ TEST(NcclTestsLines, WritesNcclTestsJsonDocument) {
   EXPECT_EQ(document["out_of_bounds"]["okay"], "true");
   EXPECT_GT(document["average_bus_bandwidth"]["bandwidth"], 0);
   ASSERT_EQ(document["results"].size(), 2);
-  const auto& row = document["results"][1];
+  auto& row = document["results"][1];
   EXPECT_EQ(row["size"], 64);
   EXPECT_EQ(row["count"], 16);
   EXPECT_EQ(row["type"], "float");
@@ -216,6 +216,18 @@ TEST(NcclTestsLines, WritesNcclTestsJsonDocument) {
     EXPECT_EQ(row[place]["nwrong"], 0);
     EXPECT_EQ(row[place + "_per_iter"]["times_us"].size(), 4);
   }
+}
+
+TEST(NcclTestsLines, ReducesSizesToTheMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space";
+#endif
+  const auto result = test::run_program(
+      {"/bin/sh", "-c",
+       std::string("ulimit -v 400000; exec ") + SHOAL_PERF_PROGRAM + " -b 8 -e 8G -f 1e9 -n 1"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("Reducing maxBytes to "));
+  EXPECT_THAT(result.out, HasSubstr("# Out of bounds values : 0 OK\n"));
 }
 
 TEST(NcclTestsLines, WritesCsv) {
