@@ -1,9 +1,12 @@
 // shoal-collective-perf: the equivalent of nccl-tests' *_perf programs. Exit status 1 if a result
 // is wrong.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "measure.h"
@@ -47,8 +50,8 @@ void print_note(const std::string& text) {
   terminal::print(stderr, "shoal-collective-perf: {}\n", text);
 }
 
-// Prints what `fails`, and returns the exit status. `speaks`: this rank, of all that fail alike.
-// A launcher ends every rank at the first failure, so a rank stays until another has spoken.
+// Returns the exit status. Prints the problem if this rank, of all that have it, `speaks`. A
+// launcher ends every rank when the first one fails, so each waits until another has spoken.
 int fail(const std::exception& problem, bool speaks, int status) {
   if (speaks) print_note(problem.what());
   std::this_thread::sleep_for(std::chrono::duration<double>(deadlines::kTellOfDeath));

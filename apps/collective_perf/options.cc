@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal::perf {
 namespace {
@@ -34,6 +35,10 @@ constexpr std::array kNotDone{
     NotDone{"-V,--device_cta_count", "", false, "it is a setting of -D, which Shoal does not have"},
     NotDone{"-D,--device_implementation", "0", true,
             "Shoal has no kernels of NCCL's device API to measure; leave -D out"}};
+
+// nccl-tests' variables.
+constexpr std::array kNotRead{"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE",
+                              "NCCL_TESTS_MIN_BW"};
 
 // Options that parse() converts.
 struct Words {
@@ -307,6 +312,9 @@ void convert(const Words& words, const CLI::App& app, Options& options) {
     SHOAL_CHECK(!option.refused, "{}", text);
     options.notes.push_back(text);
   }
+  for (const char* variable : kNotRead)
+    if (process_environment()(variable))
+      options.notes.push_back(fmt::format("{} is ignored: Shoal does not read it", variable));
 }
 
 // nccl-tests has a program for each operation: "all_reduce" of .../all_reduce_perf_mpi.

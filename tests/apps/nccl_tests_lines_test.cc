@@ -181,6 +181,9 @@ TEST(NcclTestsLines, SaysInOneLineWhyNot) {
   EXPECT_THAT(problem("-b 2G -e 1G"), HasSubstr("-b 2147483648 is above -e 1073741824"));
   EXPECT_THAT(problem("-J out.csv"), HasSubstr("only JSON is written"));
   EXPECT_THAT(problem("-g 2 --backend mpi"), HasSubstr("start mpirun -n 2 instead"));
+  const auto split = test::run_program({SHOAL_PERF_PROGRAM, "-e", "8", "-n", "1"},
+                                       {.environment = {"NCCL_TESTS_SPLIT=MOD 2"}});
+  EXPECT_THAT(split.err, HasSubstr("NCCL_TESTS_SPLIT is ignored"));
   const auto no_such = run(1, {"hypercube_perf"});
   EXPECT_THAT(no_such.err, HasSubstr("'hypercube' is not an operation"));
 }
