@@ -7,6 +7,7 @@ in which each pair of values occurs, without products of 5 and 7; SHOAL_TEST_FUL
 import functools
 import importlib.util
 import itertools
+import math
 import os
 import unittest
 from typing import NamedTuple
@@ -25,8 +26,9 @@ from shoal.torch.parallel.state import state
 FULL = os.environ.get("SHOAL_TEST_FULL") == "1"
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 FAMILIES = ("gpt2", "bert", "t5", "llama")
+SCHEDULES, PLACEMENTS = ("interleaved", "simple", "1f1b"), ("cluster", "spread")
 STEPS, CLIP, TOLERANCE = 3, 0.5, 1e-5
-CASES_OF_A_START = 10
+TIMEOUT = 600 if FULL else 120
 
 
 class Layout(NamedTuple):
@@ -49,15 +51,14 @@ class Layout(NamedTuple):
         return {"interleaved": 4, "simple": 2, "1f1b": 3}[self.schedule]
 
     @property
-    def samples(self):
-        """Of the whole batch: one for each microbatch of each distinct batch."""
-        return self.rdp * (self.tp if self.batch == "own" else 1) * self.microbatches
+    def batches(self):
+        """Distinct batches of a step."""
+        return self.rdp * (self.tp if self.batch == "own" else 1)
 
     @property
     def model(self):
-        """The model and its data: (family, heads, Llama's heads of keys, samples, length)."""
-        heads = {3: 3, 5: 5, 6: 6, 7: 7, 8: 8}.get(self.tp, 4)
-        return self.family, heads, 2 if self.tp <= 2 else heads, self.samples, -(-24 // self.tp) * self.tp
+        """A sample for each microbatch of each distinct batch."""
+        return sizes_of(self.family, self.tp, self.batches * self.microbatches)
 
     @property
     def parameters(self):
@@ -70,17 +71,30 @@ class Layout(NamedTuple):
     def sharding_parameters(self):
         if self.sharding == "parts":  # over half of the replicas if possible; norms stay whole
             return {"sharded_data_parallel_degree": self.rdp // 2 if self.rdp in (4, 6, 8) else self.rdp,
-                    "sdp_param_persistence_threshold": 64}
+                    "sdp_param_persistence_threshold": 64, "sdp_gradient_clipping": 0}
         return {"shard_optimizer_state": self.sharding == "state"}
+
+
+def sizes_of(family, tp, samples):
+    """The model and its data: (family, heads, Llama's heads of keys, samples, length). `tp` ranks can split them."""
+    heads = tp if tp > 2 else 4
+    return family, heads, 2 if tp <= 2 else heads, samples, -(-24 // tp) * tp
+
+
+def degrees(most):
+    """(rdp, pp, tp) of `most` ranks at most."""
+    return [each for each in itertools.product(range(1, most + 1), repeat=3) if math.prod(each) <= most]
+
+
+def shardings(rdp, pp):
+    return ("none",) if rdp == 1 else ("none", "state") if pp > 1 else ("none", "state", "parts")
 
 
 def all_layouts():
     """Each combination once. Schedule and placement take turns."""
-    degrees = [each for each in itertools.product(range(1, 9), repeat=3) if each[0] * each[1] * each[2] <= 8]
-    others = itertools.cycle(itertools.product(("interleaved", "simple", "1f1b"), ("cluster", "spread")))
+    others = itertools.cycle(itertools.product(SCHEDULES, PLACEMENTS))
     return [Layout(family, rdp, pp, tp, sharding, activations, batch, *next(others))
-            for rdp, pp, tp in degrees for family in FAMILIES
-            for sharding in (("none",) if rdp == 1 else ("none", "state") if pp > 1 else ("none", "state", "parts"))
+            for rdp, pp, tp in degrees(8) for family in FAMILIES for sharding in shardings(rdp, pp)
             for activations in ("kept", "checkpointed", "offloaded")
             for batch in (("own", "speed", "memory") if tp > 1 else ("own",))]
 
@@ -155,14 +169,14 @@ def optimizer_of(model):
 
 
 @functools.lru_cache(maxsize=None)
-def expected(*model):
+def expected(*model, steps=STEPS):
     """One process: (loss, gradients by name, norm) of each step."""
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     samples, length = model[-2:]
     model = model_of(*model)
     optimizer = optimizer_of(model)
     found = []
-    for step in range(STEPS):
+    for step in range(steps):
         ids, mask, labels = batch_of(samples, length, step)
         optimizer.zero_grad()
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
@@ -203,31 +217,41 @@ def elements(optimizer):
                if hasattr(piece.parameter, "tp_split") or mesh.rank("tp") == 0)
 
 
-def run_layout(layout):
-    """The largest errors of losses, gradients and norms; the number of elements; whether activations are treated."""
-    family, *_, samples, length = layout.model
+@smp.step
+def train_step(model, ids, mask, labels):
+    loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+    model.backward(loss)
+    return loss
+
+
+def begin(layout, sizes):
+    """A new run's model and optimizer."""
     smp.init(layout.parameters)
-    model = model_of(*layout.model)
+    model = model_of(*sizes)
     smp.set_tensor_parallelism(model)
     model = smp.DistributedModel(model)
     if layout.activations != "kept":
-        for blocks in blocks_of(model.module, family):
+        for blocks in blocks_of(model.module, layout.family):
             smp.set_activation_checkpointing(blocks)
-    optimizer = smp.DistributedOptimizer(optimizer_of(model))
+    return model, smp.DistributedOptimizer(optimizer_of(model))
 
-    @smp.step
-    def train(model, ids, mask, labels):
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
-        model.backward(loss)
-        return loss
 
-    mesh, errors = state.mesh, [0.0, (0.0, ""), 0.0]
+def train(model, optimizer, sizes, step):
+    """Computes the gradients of this rank's share of the batch. Returns the whole batch's loss."""
+    mesh, (*_, samples, length) = state.mesh, sizes
     mine = slice(mesh.rank(mesh.batch_axis), None, mesh.batches)
+    optimizer.zero_grad()
+    loss = train_step(model, *(part[mine].contiguous() for part in batch_of(samples, length, step))).reduce_mean()
+    dist.all_reduce(loss, group=mesh.group(mesh.batch_axis))
+    return loss.item() / mesh.batches
+
+
+def run_layout(layout):
+    """The largest errors of losses, gradients and norms; the number of elements; whether activations are treated."""
+    model, optimizer = begin(layout, layout.model)
+    errors = [0.0, (0.0, ""), 0.0]
     for step, (expected_loss, gradients, expected_norm) in enumerate(expected(*layout.model)):
-        optimizer.zero_grad()
-        loss = train(model, *(part[mine] for part in batch_of(samples, length, step))).reduce_mean()
-        dist.all_reduce(loss, group=mesh.group(mesh.batch_axis))
-        errors[0] = max(errors[0], abs(loss.item() / mesh.batches / expected_loss - 1))
+        errors[0] = max(errors[0], abs(train(model, optimizer, layout.model, step) / expected_loss - 1))
         errors[1] = max(errors[1], difference(optimizer._pieces, gradients))
         norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         errors[2] = max(errors[2], abs(norm.item() / expected_norm - 1))
@@ -241,32 +265,15 @@ def run_layout(layout):
     return result
 
 
-def run_layouts(rank, size, layouts):
-    results = []
-    for layout in layouts:
-        try:
-            results.append(run_layout(layout))
-        except Exception as problem:
-            raise RuntimeError(f"{layout}: {problem}") from problem
-    return results
-
-
 @unittest.skipUnless(HAS_TRANSFORMERS, "transformers is not installed")
 class Layouts(unittest.TestCase):
     def test_losses_gradients_and_norms_are_those_of_one_process(self):
         layouts = all_layouts()
         if not FULL:
             layouts = covering([layout for layout in layouts if layout.ranks not in (5, 7)])
-        for size in range(1, 9):
-            members = [layout for layout in layouts if layout.ranks == size]
-            for start in range(0, len(members), CASES_OF_A_START):
-                self.check(size, members[start:start + CASES_OF_A_START])
-
-    def check(self, size, layouts):
         for layout in layouts:
             expected(*layout.model)  # computed once, not in each rank
-        by_rank = ranks.run(size, run_layouts, layouts, timeout=600 if FULL else 60)
-        for layout, results in zip(layouts, zip(*by_rank, strict=True), strict=True):
+        for layout, results in ranks.run_cases(run_layout, layouts, lambda layout: layout.ranks, TIMEOUT):
             with self.subTest(layout=layout):
                 for loss, (gradient, name), norm, _, _, kind in results:
                     self.assertLess(loss, TOLERANCE)

@@ -13,6 +13,7 @@ import shoal.torch  # registers the backend
 
 PYTORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 CONTEXT = multiprocessing.get_context("fork")
+_CASES_OF_A_START = 10
 
 
 def _rank(body, backend, rank, size, path, timeout, pipe, arguments):
@@ -93,3 +94,23 @@ def run(size, body, *arguments, backend="shoal", timeout=30):
     if texts:
         raise Failed(texts)
     return [value for _, value in results]
+
+
+def _each(rank, size, body, cases):
+    results = []
+    for case in cases:
+        try:
+            results.append(body(case))
+        except Exception as problem:
+            raise RuntimeError(f"{case}: {problem}") from problem
+    return results
+
+
+def run_cases(body, cases, size_of, timeout=120):
+    """Calls body(case) in size_of(case) ranks for each case, several cases in one set of ranks. Yields each case with
+    its results in rank order."""
+    for size in sorted({size_of(case) for case in cases}):
+        members = [case for case in cases if size_of(case) == size]
+        for start in range(0, len(members), _CASES_OF_A_START):
+            several = members[start:start + _CASES_OF_A_START]
+            yield from zip(several, zip(*run(size, _each, body, several, timeout=timeout), strict=True), strict=True)

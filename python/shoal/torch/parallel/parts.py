@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -41,9 +42,22 @@ def span(parameter: torch.Tensor) -> tuple[int, int]:
     return first * width, min(first + most, rows) * width
 
 
+@torch.no_grad()
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """All elements. Every rank of the shard group calls it."""
-    return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+    """All elements. Every rank of the shard group calls it.
+
+    DTensor.full_tensor() may take an equal DeviceMesh out of PyTorch's cache, whose groups an earlier shutdown() ended.
+    """
+    own = local(parameter).detach()
+    if not is_part(parameter):
+        return own
+    ranks, shape = state.mesh.size("shard"), parameter.shape
+    most = -(-shape[0] // ranks)
+    padded = own.new_zeros(most, *shape[1:])
+    padded[:len(own)] = own
+    gathered = own.new_empty(ranks * most, *shape[1:])
+    dist.all_gather_into_tensor(gathered, padded, group=state.mesh.group("shard"))
+    return gathered[:shape[0]].clone()
 
 
 @torch.no_grad()
