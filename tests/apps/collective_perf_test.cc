@@ -32,7 +32,7 @@ std::vector<ProgramResult> perf_ranks(int ranks, std::vector<std::string> words)
   return test::run_programs(words, environments);
 }
 
-// Rank 0's result; the others must end well.
+// Returns rank 0's result. The other ranks must exit with 0.
 ProgramResult perf_on_ranks(int ranks, const std::vector<std::string>& words) {
   const auto results = perf_ranks(ranks, words);
   for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.err;
