@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/numbers.h"
 
 namespace shoal::pytorch {
 namespace {
@@ -64,7 +65,9 @@ std::string JobRanks::in_job(const std::string& text) const {
     for (std::sregex_iterator number(numbers.first, numbers.second, kNumber); number != end;
          ++number) {
       renamed.append(copied, (*number)[0].first);
-      renamed += std::to_string(in_job(std::atoi(number->str().c_str())));
+      const std::string digits = number->str();
+      const auto rank = parse_number<int>(digits);  // none: too large to be a rank
+      renamed += rank ? std::to_string(in_job(*rank)) : digits;
       copied = (*number)[0].second;
     }
   }
