@@ -1,8 +1,17 @@
-"""Runs go from PyTorch to Shoal's own engine and back by their checkpoints, beside an unbroken run of the engine."""
+"""Runs go from PyTorch to Shoal's own engine and back by their checkpoints, beside an unbroken run.
+
+A journey has three layouts, of 1 or 2 ranks, with SHOAL_TEST_FULL=1 also of 4. The tests take journeys in which each
+pair of values occurs. Partial checkpoints have the optimizer's state. Full ones have only the model in the engine's
+format, so their journeys train by SGD.
+"""
+import functools
 import importlib.util
+import itertools
 import json
+import math
 import os
 import pathlib
+import random
 import shutil
 import socket
 import struct
@@ -10,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from typing import NamedTuple
 
+import parallel_layouts_test as layouts
 import ranks
 import torch
-from parallel_optimizer_test import SHARDED, packed, unpacked
+from parallel_layouts_test import Layout
+from parallel_optimizer_test import packed, unpacked
 
 from shoal.torch import parallel as smp
 from shoal.torch.parallel.state import state
@@ -26,18 +38,19 @@ from safetensors.torch import load_file
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 PROGRAM = os.environ["SHOAL_PROGRAM"]
-BATCH, LENGTH, STEPS, RATE, DECAY = 4, 16, 6, 1e-2, 0.1
-OPTIONS = {"block_size": LENGTH, "per_device_train_batch_size": BATCH, "max_steps": STEPS, "learning_rate": RATE,
-           "lr_scheduler_type": "constant", "weight_decay": DECAY, "max_grad_norm": 0, "seed": 1, "logging_steps": 1,
+BATCH, LENGTH, STEPS, RATE, DECAY = 8, 16, 6, 1e-2, 0.1
+EPSILON = 1e-4  # of AdamW; else updates by the rounding of gradients that are 0
+OPTIONS = {"block_size": LENGTH, "max_steps": STEPS, "learning_rate": RATE, "lr_scheduler_type": "constant",
+           "weight_decay": DECAY, "adam_epsilon": EPSILON, "max_grad_norm": 0, "seed": 1, "logging_steps": 1,
            "train_sampling_strategy": "sequential", "do_train": True, "report_to": "none"}
 RUN = {"max_steps": STEPS, "global_batch_size": BATCH, "seed": 1, "data_seed": 1}
 VOCABULARY = 500
 MODELS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_positions=32, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0,
+        vocab_size=VOCABULARY, n_positions=32, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0,
         attn_pdrop=0, bos_token_id=0, eos_token_id=0)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=32, bos_token_id=0, eos_token_id=0)),
 }
 BERT = {"vocab_size": 572, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
@@ -49,8 +62,42 @@ ENCODERS = {
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(
         vocab_size=572, dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=40)),
 }
-CUT = {"partitions": 2, "microbatches": 2, "skip_tracing": True}
-SPLIT = {"tensor_parallel_degree": 2, "ddp": True, "shard_optimizer_state": True}
+
+
+class Journey(NamedTuple):
+    """Two steps in PyTorch, two or more of Shoal's own engine, two in PyTorch."""
+    kind: str  # of checkpoints: "partial" or "full"
+    family: str
+    rdp: int
+    pp: int
+    tp: int
+    sharding: str
+    native_rdp: int
+    native_pp: int
+    native_tp: int
+    native_sharding: str
+    last_rdp: int
+    last_pp: int
+    last_tp: int
+    last_sharding: str
+
+    @property
+    def layouts(self):
+        return [Layout(self.family, *self[at:at + 4], "kept", "own", "simple", "cluster") for at in (2, 6, 10)]
+
+    @property
+    def ranks(self):
+        return sum(layout.ranks for layout in self.layouts)
+
+
+def journeys(kind, folder):
+    """Journeys with their folders."""
+    ends = [(*each, sharding) for each in layouts.degrees(4 if layouts.FULL else 2) if math.prod(each) != 3
+            for sharding in layouts.shardings(*each[:2])]
+    found = [Journey(kind, family, *first, *native, *last) for kind, family, first, native, last in itertools.product(
+        ("partial", "full"), MODELS, ends, ends, ends)]
+    chosen = layouts.covering(random.Random(1).sample(found, len(found)))
+    return [(journey, folder / f"journey{number}") for number, journey in enumerate(chosen) if journey.kind == kind]
 
 
 def tokens_of(path):
@@ -69,31 +116,75 @@ def train_step(model, ids):
     return loss
 
 
-def begin(config, directory):
-    smp.init(config)
-    model = smp.DistributedModel(transformers.AutoModelForCausalLM.from_pretrained(directory))
-    return model, smp.DistributedOptimizer(torch.optim.AdamW(
+def start_of(family, folder):
+    """The folder of the model that runs begin with, beside their folders."""
+    return folder.parent / f"{family}_start"
+
+
+def split(model):
+    smp.set_tensor_parallelism(model)
+    return smp.DistributedModel(model)
+
+
+def optimizer_of(model, rule="adamw"):
+    if rule == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=RATE)
+    return torch.optim.AdamW(
         [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
-         {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0}], lr=RATE))
+         {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0}], lr=RATE, eps=EPSILON)
 
 
-def run_steps(rank, size, config, start, source, tag, tokens, first, last):
-    """Steps [first, last), from a checkpoint if there is a `source`. Saves one in `start`'s folder."""
-    model, optimizer = begin(config, start)
-    if source is not None:
-        run = smp.resume_from_checkpoint(source, tag=tag)
+def batch_of(tokens, step):
+    return tokens[BATCH * step:BATCH * (step + 1)]
+
+
+def run_steps(tokens, index, case):
+    """Two steps in a journey's layout `index`: the first ones, or those after the native run's checkpoint."""
+    journey, folder = case
+    first, last = (4, 6) if index else (0, 2)
+    smp.init(journey.layouts[index].parameters)
+    model = split(transformers.AutoModelForCausalLM.from_pretrained(start_of(journey.family, folder)))
+    optimizer = smp.DistributedOptimizer(optimizer_of(model))
+    if index:
+        run = smp.resume_from_checkpoint(str(folder / "went_on"), tag=f"checkpoint-{first}")
         assert run["global_step"] == first and run["shoal"]["data_position"] == BATCH * first, run
-    mesh, losses = state.mesh, []
-    for step in range(first, last):
-        batch = tokens[BATCH * step:BATCH * (step + 1)].tensor_split(mesh.batches)[mesh.rank(mesh.batch_axis)]
-        loss = train_step(model, batch).reduce_mean()
-        torch.distributed.all_reduce(loss)
-        losses.append(float(loss) / size)
-        optimizer.step()
-        optimizer.zero_grad()
-    smp.save_checkpoint(os.path.dirname(start), tag=f"at{last}", model=model, optimizer=optimizer,
-                        user_content=last, trainer_state={**RUN, "global_step": last, "data_position": BATCH * last})
+    losses = [train(model, optimizer, batch_of(tokens, step)) for step in range(first, last)]
+    smp.save_checkpoint(str(folder), tag=f"at{last}", model=model, optimizer=optimizer,
+                        trainer_state={**RUN, "global_step": last, "data_position": BATCH * last})
+    smp.shutdown()
     return losses
+
+
+def run_whole(tokens, index, case):
+    """Two steps in a journey's layout `index`, from one file model.safetensors to another."""
+    journey, folder = case
+    source = folder / "whole1" if index else start_of(journey.family, folder)
+    smp.init(journey.layouts[index].parameters)
+    model = split(transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(start_of(journey.family, folder))))
+    optimizer = smp.DistributedOptimizer(optimizer_of(model, "sgd"))
+    smp.resume_from_checkpoint(str(source), tag="model.safetensors", partial=False, load_optimizer=False)
+    losses = [train(model, optimizer, batch_of(tokens, step)) for step in range(2)]
+    smp.save_checkpoint(str(folder / f"whole{index}"), tag="model.safetensors", partial=False, model=model)
+    smp.shutdown()
+    return losses
+
+
+def plain_step(model, optimizer, batch):
+    loss = model(input_ids=batch, labels=batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(loss)
+
+
+def train(model, optimizer, batch):
+    mesh = state.mesh
+    loss = train_step(model, batch.tensor_split(mesh.batches)[mesh.rank(mesh.batch_axis)]).reduce_mean()
+    torch.distributed.all_reduce(loss, group=mesh.group(mesh.batch_axis))
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(loss) / mesh.batches
 
 
 def run_encoders(rank, size, folder):
@@ -102,7 +193,7 @@ def run_encoders(rank, size, folder):
     found = {}
     for family, make in ENCODERS.items():
         torch.manual_seed(4)
-        model = smp.DistributedModel(make())
+        model = split(make())
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=RATE))
         train_step(model, torch.arange(BATCH * LENGTH).view(BATCH, LENGTH))
         optimizer.step()
@@ -124,6 +215,11 @@ class NativeCheckpoints(unittest.TestCase):
                   "--add-special-tokens", "false", GOLDEN / "tokenizer" / "genesis.txt")
         cls.text = next(cls.folder.glob("*.shoaltok"))
         cls.tokens = tokens_of(cls.text)
+        cls.starts = {}
+        for family, make in MODELS.items():
+            cls.starts[family] = start_of(family, cls.folder / "any")
+            torch.manual_seed(3)
+            make().save_pretrained(cls.starts[family])
 
     @staticmethod
     def shoal(*words):
@@ -132,18 +228,12 @@ class NativeCheckpoints(unittest.TestCase):
             raise AssertionError(f"{words}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def begin(self, family):
-        folder = self.folder / family
-        torch.manual_seed(3)
-        MODELS[family]().save_pretrained(folder / "start")
-        return folder
-
     def train(self, out, size=1, **more):
         """The losses by step of a run of Shoal's own on `size` ranks."""
         options = out.with_suffix(".json")
         options.write_text(json.dumps({
-            **OPTIONS, "tokenizer_name": self.folder / "tokenizer", "train_file": self.text, "output_dir": out, **more},
-            default=str))
+            **OPTIONS, "per_device_train_batch_size": BATCH, "tokenizer_name": self.folder / "tokenizer",
+            "train_file": self.text, "output_dir": out, **more}, default=str))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -164,40 +254,63 @@ class NativeCheckpoints(unittest.TestCase):
         for one, other in zip(found, expected, strict=True):
             self.assertLess(abs(one / other - 1), 1e-5, (found, expected))
 
-    def check(self, family, before, native, after):
-        """Two steps in PyTorch, four natively, and the last two of these in PyTorch again."""
-        folder = self.begin(family)
-        start = folder / "start"
-        unbroken = self.train(folder / "unbroken", model_name_or_path=start)
-        expected = [unbroken[step] for step in range(1, STEPS + 1)]
+    def native(self, layout, out, **more):
+        return self.train(out, layout.ranks, mp_parameters=layout.parameters,
+                          per_device_train_batch_size=BATCH // layout.batches, **more)
 
-        first = ranks.run(before[0], run_steps, before[1], str(start), None, None, self.tokens, 0, 2)
-        self.assert_losses(first[0], expected[:2])
-        saved = folder / "at2_partial"
-        whole = self.shoal("checkpoint", "inspect", "--verify", saved)
-        self.assertIn(f"{before[0]} shard", whole)
-        self.assertIn("step 2, complete (checksums verified)", whole)
+    def test_journeys_of_whole_models(self):
+        """The steps of each part are of the same two batches, since such a file does not say how far the run was."""
+        torch.set_num_threads(1)  # OpenMP's threads do not live on in forked ranks
+        unbroken = {}
+        for family, start in self.starts.items():
+            model = transformers.AutoModelForCausalLM.from_pretrained(start)
+            optimizer = optimizer_of(model, "sgd")
+            unbroken[family] = [plain_step(model, optimizer, batch_of(self.tokens, step)) for step in (0, 1) * 3]
+        cases = journeys("full", self.folder)
+        self.check_in_pytorch(run_whole, cases, 0, unbroken, 0, 2)
+        for journey, folder in cases:
+            with self.subTest(journey):
+                shutil.copy(self.starts[journey.family] / "config.json", folder / "whole0")
+                losses = self.native(journey.layouts[1], folder / "whole1", model_name_or_path=folder / "whole0",
+                                     max_steps=2, optim="sgd", weight_decay=0)
+                self.assert_losses([losses[1], losses[2]], unbroken[journey.family][2:4])
+        self.check_in_pytorch(run_whole, cases, 2, unbroken, 4, 6)
 
-        went_on = self.train(folder / "went_on", native[0], model_name_or_path=start, resume_from_checkpoint=saved,
-                             save_strategy="steps", save_steps=2, **native[1])
-        self.assertEqual(sorted(went_on), [3, 4, 5, 6])
-        self.assert_losses([went_on[step] for step in range(3, STEPS + 1)], expected[2:])
+    def check_in_pytorch(self, body, cases, index, unbroken, *steps):
+        """Runs the part of each journey that is in its layout `index`."""
+        body = functools.partial(body, self.tokens, index)
+        for (journey, _), by_rank in ranks.run_cases(body, cases, lambda case: case[0].layouts[index].ranks):
+            with self.subTest(journey, steps=steps):
+                for losses in by_rank:
+                    self.assert_losses(losses, unbroken[journey.family][slice(*steps)])
 
-        last = ranks.run(after[0], run_steps, after[1], str(start), str(folder / "went_on"), "checkpoint-4",
-                         self.tokens, 4, 6)
-        self.assert_losses(last[0], expected[4:])
-        self.shoal("checkpoint", "convert", folder / "at6_partial", folder / "converted")
-        found = transformers.AutoModelForCausalLM.from_pretrained(folder / "converted").state_dict()
-        whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "unbroken").state_dict()
-        self.assertEqual(list(found), list(whole))
-        for name, value in whole.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
-
-    def test_gpt2(self):
-        self.check("gpt2", (2, CUT), (1, {}), (2, SHARDED))
-
-    def test_llama(self):
-        self.check("llama", (4, SPLIT), (2, {"pipeline_parallel_degree": 2}), (1, {}))
+    def test_journeys(self):
+        """The native part goes on to the end, so that its whole rest is compared."""
+        unbroken = {}
+        for family, start in self.starts.items():
+            losses = self.train(self.folder / family, model_name_or_path=start)
+            unbroken[family] = [losses[step] for step in range(1, STEPS + 1)]
+        cases = journeys("partial", self.folder)
+        self.check_in_pytorch(run_steps, cases, 0, unbroken, 0, 2)
+        for journey, folder in cases:
+            with self.subTest(journey):
+                saved = folder / "at2_partial"
+                whole = self.shoal("checkpoint", "inspect", "--verify", saved)
+                self.assertIn(f"{journey.layouts[0].ranks} shard", whole)
+                self.assertIn("step 2, complete (checksums verified)", whole)
+                went_on = self.native(journey.layouts[1], folder / "went_on", resume_from_checkpoint=saved,
+                                      model_name_or_path=self.starts[journey.family], save_strategy="steps",
+                                      save_steps=2)
+                self.assertEqual(sorted(went_on), [3, 4, 5, 6])
+                self.assert_losses([went_on[step] for step in range(3, STEPS + 1)], unbroken[journey.family][2:])
+        self.check_in_pytorch(run_steps, cases, 2, unbroken, 4, 6)
+        for journey, folder in cases:
+            self.shoal("checkpoint", "convert", folder / "at6_partial", folder / "converted")
+            found = transformers.AutoModelForCausalLM.from_pretrained(folder / "converted").state_dict()
+            whole = transformers.AutoModelForCausalLM.from_pretrained(self.folder / journey.family).state_dict()
+            self.assertEqual(list(found), list(whole))
+            for name, value in whole.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=f"{journey}: {name}")
 
     def test_encoders(self):
         """Two tensor-parallel ranks save; a run of Shoal's own loads that, has no step left, and saves the model."""
