@@ -1,4 +1,5 @@
-// The rules of model parallelism for shoal.torch.parallel: parameters, placements and partitions.
+// The rules of model parallelism for shoal.torch.parallel: parameters, placements, partitions and
+// memory.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,7 +13,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/mesh/placement.h"
+#include "shoal/parallel/pipeline/generate.h"
 #include "shoal/parallel/pipeline/partition.h"
 #include "shoal/parallel/plan/parallel_plan.h"
 #include "shoal/parallel/plan/smp_keys.h"
@@ -235,6 +238,48 @@ void define_partition(py::module_& module) {
              py::arg("rank_of_stage") = std::vector<int>());
 }
 
+std::tuple<double, double, double> state_memory(std::int64_t elements, std::int64_t persistent,
+                                                const std::string& dtype, int level, int shards) {
+  const parallel::StateMemory memory = parallel::state_memory({.elements = elements,
+                                                               .persistent = persistent,
+                                                               .dtype = parse_dtype(dtype),
+                                                               .level = level,
+                                                               .shards = shards});
+  return {memory.parameters, memory.gradients, memory.optimizer};
+}
+
+// `loading_horizon`: offloaded inputs that are back in memory before their backward. PyTorch's
+// offloading writes in the computing thread, so none are on their way out.
+double peak_activations(const std::vector<py::dict>& units,
+                        const std::vector<std::pair<int, int>>& stages, int rank,
+                        const std::string& schedule, int microbatches, double stream_bytes,
+                        int checkpoint_group, bool offloads, int loading_horizon) {
+  std::vector<parallel::UnitRange> ranges;
+  for (const auto& [first, last] : stages) ranges.push_back({first, last});
+  const Units costs = units_of(units);
+  return parallel::peak_activations(
+      parallel::make_schedule({.kind = parallel::parse_schedule_kind(schedule),
+                               .ranks = static_cast<int>(std::ssize(ranges)),
+                               .microbatches = microbatches}),
+      ranges, rank,
+      {.units = costs,
+       .stream_bytes = stream_bytes,
+       .checkpoint_group = checkpoint_group,
+       .offloads = offloads,
+       .only_inputs = true,
+       .offload = {.min_bytes = 1, .max_leaving = 0, .max_returning = loading_horizon}});
+}
+
+void define_memory(py::module_& module) {
+  module.def("state_memory", &state_memory, py::kw_only(), py::arg("elements"),
+             py::arg("persistent") = 0, py::arg("dtype") = "f32", py::arg("level") = 0,
+             py::arg("shards") = 1);
+  module.def("peak_activations", &peak_activations, py::arg("units"), py::kw_only(),
+             py::arg("stages"), py::arg("rank") = 0, py::arg("schedule") = "simple",
+             py::arg("microbatches") = 1, py::arg("stream_bytes"), py::arg("checkpoint_group") = 0,
+             py::arg("offloads") = false, py::arg("loading_horizon") = 0);
+}
+
 }  // namespace
 
 void define_parallel(py::module_& module) {
@@ -242,6 +287,7 @@ void define_parallel(py::module_& module) {
              py::arg("source") = "mp_parameters");
   define_mesh(module);
   define_partition(module);
+  define_memory(module);
 }
 
 }  // namespace shoal::python

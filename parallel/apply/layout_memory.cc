@@ -83,7 +83,7 @@ class StageMemory {
     for (int unit = piece.first; unit < piece.last; ++unit)
       bytes += static_cast<double>(request_.units[static_cast<std::size_t>(unit)].activation_bytes);
     if (piece.again) bytes = request_.stream_bytes;
-    if (request_.offloads &&
+    if (request_.offloads && (piece.again || !request_.only_inputs) &&
         request_.stream_bytes >= static_cast<double>(request_.offload.min_bytes))
       return {0, std::round(bytes / request_.stream_bytes)};
     return {bytes, 0};

@@ -42,7 +42,8 @@ struct ActivationRequest {
   std::span<const UnitCost> units;
   double stream_bytes = 0;   // bytes of the residual stream between two units
   int checkpoint_group = 0;  // nn::forward_units()
-  bool offloads = false;     // offloads the tensors that checkpoints keep
+  bool offloads = false;     // offloads the tensors that tapes keep
+  bool only_inputs = false;  // offloads only the inputs that checkpoints keep, as PyTorch's models
   OffloadOptions offload = {};
 };
 // Peak bytes of activations on pipeline rank `rank`, found by walking through the rank's list in

@@ -92,3 +92,20 @@ def partition_units(
 def partition_table(
     partition: Partition, units: Sequence[_Unit], rank_of_stage: Sequence[int] = ()
 ) -> str: ...
+
+# A rank's memory in bytes (parallel/apply/layout_memory.h).
+def state_memory(
+    *, elements: int, persistent: int = 0, dtype: str = "f32", level: int = 0, shards: int = 1
+) -> tuple[float, float, float]: ...  # of parameters, gradients and optimizer state
+def peak_activations(
+    units: Sequence[_Unit],
+    *,
+    stages: Sequence[tuple[int, int]],
+    rank: int = 0,
+    schedule: str = "simple",
+    microbatches: int = 1,
+    stream_bytes: float,
+    checkpoint_group: int = 0,
+    offloads: bool = False,
+    loading_horizon: int = 0,
+) -> float: ...

@@ -54,12 +54,13 @@ std::vector<UnitCost> units() {
 }
 
 double peak_of(const ScheduleOptions& schedule, const std::vector<UnitRange>& stages, int rank,
-               int group = 0, bool offloads = false) {
+               int group = 0, bool offloads = false, bool only_inputs = false) {
   return peak_activations(make_schedule(schedule), stages, rank,
                           {.units = units(),
                            .stream_bytes = 8,
                            .checkpoint_group = group,
                            .offloads = offloads,
+                           .only_inputs = only_inputs,
                            .offload = {.min_bytes = 1}});
 }
 
@@ -72,6 +73,8 @@ TEST(LayoutMemory, CheckpointsKeepInputsAndOneGroup) {
   EXPECT_EQ(peak(2), 10 + 1 * 8 + 100 + 150) << "the last block, with the other of its group";
   EXPECT_EQ(peak(kContiguous), 10 + 3 * 100 + 150);
   EXPECT_EQ(peak(1, true), 2 * 8 + 150) << "at most two are in flight";
+  EXPECT_EQ(peak_of({}, {{0, 6}}, 0, 1, true, true), 10 + 2 * 8 + 150)
+      << "the embeddings' activations stay";
 }
 
 TEST(LayoutMemory, PipelinesKeepMicrobatchesInFlight) {
