@@ -11,7 +11,7 @@ import torch.distributed as dist
 from shoal.torch.parallel.config import Config, _native
 
 AXES = ("tp", "pp", "rdp", "mp", "dp")
-_AS_LONG_AS_A_STEP = timedelta(days=365)  # nevertheless a rank that ends is noticed at once
+_AS_LONG_AS_A_STEP = timedelta(days=365)  # a rank that ends or stops is nevertheless noticed (messages.py)
 
 
 class Shape(NamedTuple):
@@ -81,7 +81,8 @@ class Mesh:
     @staticmethod
     def deadline_seconds() -> float:
         """The time-out of the default process group, and so of all groups but the patient ones."""
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        world, cpu = dist.group.WORLD, torch.device("cpu")
+        backend = world._get_backend(cpu) if cpu in world._device_types else None
         return getattr(backend, "deadline_seconds", dist.default_pg_timeout.total_seconds())
 
     def size(self, axis: str) -> int:
