@@ -11,6 +11,7 @@
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
@@ -72,7 +73,7 @@ int inspect(const InspectOptions& o) {
     print_json(to_json(contents));
   else
     terminal::print("{}", describe(contents, o.all));
-  return contents.problems.empty() ? 0 : 1;
+  return contents.problems.empty() ? kDone : kFailed;
 }
 
 int convert(ConvertOptions o, const std::string& dtype) {

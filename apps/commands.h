@@ -30,8 +30,9 @@ void add_doctor(CLI::App& app, Action& action);
 void add_submit(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_token(CLI::App& app, Action& action);
+void add_help(CLI::App& app, Action& action);
 
-// Reports each SHOAL_ variable with an invalid value. Returns the exit status: 1 if there is one.
+// Reports each SHOAL_ variable with an invalid value. Returns kWrongOptions if there is one.
 int report_environment(const std::string& command);
 // Prints to standard output. Invalid UTF-8 becomes U+FFFD. indent -1: one line.
 void print_json(const nlohmann::ordered_json& value, int indent = 2);

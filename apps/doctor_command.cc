@@ -14,11 +14,12 @@
 #include "shoal/collectives/communicator.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/command/machine.h"
-#include "shoal/train/run/report_error.h"
 
 namespace shoal::app {
 namespace {
@@ -52,7 +53,7 @@ int check(const std::vector<command::Finding>& all, const std::vector<std::strin
     }
     if (found->present) continue;
     report_error("shoal doctor", fmt::format("{}: {}; {}", name, found->value, found->matter));
-    status = 1;
+    status = kFailed;
   }
   return status;
 }

@@ -1,23 +1,25 @@
 // shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
-// submit, plan, token, version.
+// submit, plan, token, help, version.
 #include <csignal>
 #include <cstdio>
 
 #include "commands.h"
 #include "core_files.h"
 #include "parse_problem.h"
+#include "run_main.h"
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "shoal/collectives/select/algorithm_selector.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/mapped_faults.h"
-#include "shoal/train/run/report_error.h"
 
 namespace shoal::app {
 
@@ -29,7 +31,7 @@ int report_environment(const std::string& command) {
     problems.emplace_back(problem.what());
   }
   for (const std::string& problem : problems) report_error(command, problem);
-  return problems.empty() ? 0 : 1;
+  return problems.empty() ? kDone : kWrongOptions;
 }
 
 void print_json(const nlohmann::ordered_json& value, int indent) {
@@ -58,6 +60,7 @@ int run(int argc, char** argv) {
   add_submit(app, action);
   add_plan(app, action);
   add_token(app, action);
+  add_help(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
       terminal::print("shoal " SHOAL_VERSION "\n");
@@ -70,14 +73,14 @@ int run(int argc, char** argv) {
     return show_answer(app, answer);
   } catch (const CLI::ParseError& problem) {
     report_error(command_of(app), parse_problem(app, problem));
-    return 2;
+    return kWrongOptions;
   }
   for (const std::string& name : env::unknown())
     log::warn("{} is set, but no part of Shoal reads it; `shoal env` lists what is read", name);
-  // These two subcommands report wrong variables themselves.
   const std::string command = app.get_subcommands().front()->get_name();
-  if (command != "env" && command != "doctor" && report_environment("shoal " + command) != 0)
-    return 2;
+  // `env` and `doctor` report wrong variables themselves.
+  if (command != "env" && command != "doctor" && command != "help")
+    if (const int status = report_environment("shoal " + command); status != kDone) return status;
   return action();
 }
 
@@ -92,17 +95,6 @@ int main(int argc, char** argv) {
   // Writing beyond a file size limit or to a closed pipe fails instead of killing the process.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
-  const std::string command = argc > 1 ? std::string("shoal ") + argv[1] : "shoal";
-  try {
-    const int status = shoal::app::run(argc, argv);
-    if (status == 0) shoal::terminal::finish_output();
-    return status;
-  } catch (const shoal::Error& error) {
-    shoal::report_error(command, error.what());
-  } catch (const std::bad_alloc&) {
-    shoal::report_error(command, "out of memory");
-  } catch (const std::exception& error) {
-    shoal::report_error(command, std::string("unexpected: ") + error.what());
-  }
-  return 1;
+  return shoal::app::run_main(argc > 1 ? std::string("shoal ") + argv[1] : "shoal",
+                              [&] { return shoal::app::run(argc, argv); });
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""reference_pages.py APPS [--check]: writes docs/reference/options.md, commands.md and environment.md from the
-output of the programs in the directory APPS. --check writes nothing, and fails if a page differs.
+"""reference_pages.py APPS [--check]: writes docs/reference/options.md, commands.md, environment.md and
+exit-status.md from the output of the programs in the directory APPS. --check writes nothing, and fails if a page
+differs.
 """
 import json
 import os
@@ -88,6 +89,18 @@ def environment(shoal):
     return "\n".join(page) + "\n"
 
 
+def exit_statuses(shoal):
+    rows, exceptions = said(shoal, "help", "exit-status").split("\nPrograms that differ:\n")
+    page = ["# Exit statuses", MADE, "`shoal help exit-status` prints them. They hold for all programs.", "",
+            "| status | meaning |", "|---|---|"]
+    page += [f"| {status} | {cell(meaning)} |"
+             for status, meaning in re.findall(r"^  (\d+(?: \+ N)?) +(.*)$", rows, re.MULTILINE)]
+    page += ["", "| program | differs in |", "|---|---|"]
+    page += [f"| `{program}` | {cell(difference)} |"
+             for program, difference in re.findall(r"^  ([^:]+): (.*)$", exceptions, re.MULTILINE)]
+    return "\n".join(page) + "\n"
+
+
 def main() -> int:
     arguments = [word for word in sys.argv[1:] if word != "--check"]
     if len(arguments) != 1:
@@ -97,7 +110,7 @@ def main() -> int:
     shoal = apps / "shoal"
     stale = []
     for name, text in (("options.md", options(shoal)), ("commands.md", commands(apps)),
-                       ("environment.md", environment(shoal))):
+                       ("environment.md", environment(shoal)), ("exit-status.md", exit_statuses(shoal))):
         path = REFERENCE / name
         if path.exists() and path.read_text() == text:
             continue

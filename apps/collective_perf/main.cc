@@ -18,6 +18,7 @@
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
@@ -52,10 +53,13 @@ void print_note(const std::string& text) {
 
 // Returns the exit status. Prints the problem if this rank, of all that have it, `speaks`. A
 // launcher ends every rank when the first one fails, so each waits until another has spoken.
-int fail(const std::exception& problem, bool speaks, int status) {
-  if (speaks) print_note(problem.what());
+int fail(const std::exception& problem, bool speaks) {
+  const bool of_words = dynamic_cast<const CLI::ParseError*>(&problem) != nullptr;
+  const Error error =
+      of_words ? Error(ErrorCode::invalid_argument, problem.what()) : error_of(problem);
+  if (speaks) print_note(error.what());
   std::this_thread::sleep_for(std::chrono::duration<double>(deadlines::kTellOfDeath));
-  return status;
+  return exit_status(error.code());
 }
 
 // True for one rank. If the store is gone, for each.
@@ -192,14 +196,14 @@ int run(const Options& options) {
   try {
     store = make_store(process, Deadline::in_seconds(options.communicator.deadline_seconds));
   } catch (const std::exception& problem) {
-    return fail(problem, process.local_rank == 0, 1);  // without a store: once a host
+    return fail(problem, process.local_rank == 0);  // without a store: once a host
   }
   std::atomic<int> status = 0;
   const auto run_one = [&](int index) {
     try {
-      if (!run_rank(options, rank_of_process(process, index, here), *store)) status = 1;
+      if (!run_rank(options, rank_of_process(process, index, here), *store)) status = kFailed;
     } catch (const std::exception& problem) {
-      status = fail(problem, is_first_to_fail(*store), 1);
+      status = fail(problem, is_first_to_fail(*store));
     }
   };
   std::vector<std::thread> others;
@@ -226,19 +230,17 @@ int main(int argc, char** argv) {
   using shoal::perf::is_rank_0;
   shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
-  std::optional<shoal::perf::Options> options;
   try {
-    options = shoal::perf::parse(argc, argv);
-  } catch (const CLI::ParseError& problem) {
-    return fail(problem, is_rank_0(), 2);
-  } catch (const std::exception& problem) {
-    return fail(problem, is_rank_0(), 1);
-  }
-  try {
-    const int status = options ? shoal::perf::run(*options) : 0;
-    if (status == 0) shoal::terminal::finish_output();
+    std::optional<shoal::perf::Options> options;
+    try {
+      options = shoal::perf::parse(argc, argv);
+    } catch (const std::exception& problem) {
+      return fail(problem, is_rank_0());
+    }
+    const int status = options ? shoal::perf::run(*options) : shoal::kDone;
+    if (status == shoal::kDone) shoal::terminal::finish_output();
     return status;
   } catch (const std::exception& problem) {
-    return fail(problem, true, 1);
+    return fail(problem, true);
   }
 }

@@ -7,12 +7,14 @@
 #include <optional>
 
 #include "bench.h"
+#include "run_main.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/terminal.h"
@@ -305,16 +307,8 @@ int run(Options options) {
 int main(int argc, char** argv) {
   shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
-  try {
+  return shoal::app::run_main("shoal-collective-tune", [&] {
     auto options = shoal::tune::parse(argc, argv);
-    const int status = options ? shoal::tune::run(std::move(*options)) : 0;
-    if (status == 0) shoal::terminal::finish_output();
-    return status;
-  } catch (const CLI::ParseError& problem) {
-    shoal::terminal::print(stderr, "shoal-collective-tune: {}\n", problem.what());
-    return 2;
-  } catch (const std::exception& problem) {
-    shoal::terminal::print(stderr, "shoal-collective-tune: {}\n", problem.what());
-    return 1;
-  }
+    return options ? shoal::tune::run(std::move(*options)) : shoal::kDone;
+  });
 }

@@ -98,7 +98,7 @@ std::optional<Options> parse(int argc, char** argv) {
     terminal::print("{}", app.help());
     return std::nullopt;
   } catch (const CLI::ParseError& problem) {
-    throw CLI::ParseError(app::parse_problem(app, problem), problem.get_exit_code());
+    throw Error(ErrorCode::invalid_argument, app::parse_problem(app, problem));
   }
   for (const std::string& operation : operations)
     options.operations.push_back(operation_of(operation));

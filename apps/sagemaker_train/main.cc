@@ -8,9 +8,10 @@
 #include "core_files.h"
 #include "fetch.h"
 #include "parse_problem.h"
+#include "run_main.h"
 #include <CLI/CLI.hpp>
 
-#include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/base/error.h"
 #include "shoal/sagemaker/container/rank.h"
 #include "shoal/sagemaker/container/run.h"
 
@@ -71,14 +72,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& answer) {  // --help, --version
     return shoal::app::show_answer(app, answer);
   } catch (const CLI::ParseError& problem) {
-    shoal::terminal::print(stderr, "train: {}\n", shoal::app::parse_problem(app, problem));
-    return 2;
+    throw shoal::Error(shoal::ErrorCode::invalid_argument, shoal::app::parse_problem(app, problem));
   }
   if (rank->parsed()) {
-    if (rank->remaining_size() == 0) {
-      shoal::terminal::print(stderr, "train: rank needs a command\n");
-      return 2;
-    }
+    SHOAL_CHECK(rank->remaining_size() > 0, "rank needs a command");
     return shoal::sagemaker::run_rank(rank->remaining(), shoal::sagemaker::process_variables());
   }
   // For process 1 of a container, signals have no default action.
@@ -92,12 +89,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
-  try {
-    const int status = run(argc, argv);
-    if (status == 0) shoal::terminal::finish_output();
-    return status;
-  } catch (const std::exception& problem) {
-    shoal::terminal::print(stderr, "train: {}\n", problem.what());
-    return 1;
-  }
+  return shoal::app::run_main("train", [&] { return run(argc, argv); });
 }

@@ -71,15 +71,15 @@ class Job {
 };
 
 // Reads the options, connects the ranks and calls body(job) on each of them. Returns the exit
-// status: 0, 2 if an option or another argument is wrong (invalid_argument), 1 after other errors.
+// status: 0 done, 1 failed, 2 wrong options, 3 bad input, 4 lack of memory or disk, 5 lost ranks.
 // If ranks fail, one line on standard error names the rank and the cause. `--help` prints the
 // options. Blocks until all ranks have finished.
 int run(int argc, char** argv, const std::vector<Option>& options,
         const std::function<void(Job&)>& body);
 
 // Trains, evaluates and predicts as the program `shoal train` does. `words` are its arguments:
-// {"run.json", "--max_steps", "100"}. Returns its exit status: 0 done, 1 failed, 2 wrong options or
-// data, 128 + N stopped by signal N. If ranks fail, one line on standard error says why. Reads only
+// {"run.json", "--max_steps", "100"}. Returns its exit status: those of run(), or 128 + N if
+// signal N stopped it. If ranks fail, one line on standard error says why. Reads only
 // local data; the program also reads s3://. Every rank must call it first in main(), outside run().
 // Blocks.
 int train(const std::vector<std::string>& words);

@@ -80,7 +80,7 @@ def train(options: Mapping[str, Any]) -> dict[str, Any]:
             print(f"shoal.train: stopped by signal {status - 128}{told}", file=sys.stderr)
         raise SystemExit(status)
     problem = problem or "another rank failed, and says why"
-    raise (ValueError if status == 2 else RuntimeError)(f"shoal.train: {problem}")
+    raise (ValueError if status in (2, 3) else RuntimeError)(f"shoal.train: {problem}")
 
 
 def generate(model: str | os.PathLike[str], prompt: str, **options: Any) -> str:

@@ -12,6 +12,7 @@
 
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
@@ -254,7 +255,7 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
   }
   if (result.status != 0 || lost_input) {
     const std::string reason = lost_input ? *lost_input : reason_of_command(command, result);
-    const int status = result.status == 0 ? 1 : result.status;
+    const int status = result.status == 0 ? kFailed : result.status;
     write_failure(c.path("output"), reason);
     say("failed: " + reason);
     tell_workers(c, launch, options, {.status = status, .reason = reason});
@@ -336,19 +337,16 @@ int run_host(const ContainerOptions& options, const std::atomic<int>& stop) {
 }  // namespace
 
 int run_container(const ContainerOptions& options, const std::atomic<int>& stop) {
-  std::string reason;
   try {
     return run_host(options, stop);
-  } catch (const Error& error) {
+  } catch (const std::exception& caught) {
+    const Error error = error_of(caught);
     // This error is a result of the stop.
     if (stop != 0 && error.code() == ErrorCode::aborted) return 128 + stop;
-    reason = error.what();
-  } catch (const std::exception& error) {
-    reason = std::string("unexpected: ") + error.what();
+    if (!options.only_shows) write_failure(options.root + "/output", error.what());
+    terminal::print(stderr, "train: {}\n", error.what());
+    return exit_status(error.code());
   }
-  if (!options.only_shows) write_failure(options.root + "/output", reason);
-  terminal::print(stderr, "train: {}\n", reason);
-  return 1;
 }
 
 }  // namespace shoal::sagemaker

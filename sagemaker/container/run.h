@@ -26,7 +26,7 @@ struct ContainerOptions {
 };
 
 // Runs this host's part of the job. `stop` is the signal that ends it, 0 until then. Returns the
-// exit status: 0 done, 128 + N stopped by signal N, otherwise the trainer's. Failures are logged
+// exit status (runtime/base/exit_status.h), which is the trainer's if it ran. Failures are logged
 // and, unless only_shows, written to output/failure. Does not throw.
 int run_container(const ContainerOptions& options, const std::atomic<int>& stop);
 

@@ -106,7 +106,7 @@ TEST(CollectivePerf, EveryOperationOfNcclTests) {
 TEST(CollectivePerf, RefusesPlacesThatTheOperationLacks) {
   for (const char* operation : {"all_to_all", "send_recv"}) {
     const auto result = perf({operation, "--place", "in", "-b", "8", "-e", "8"});
-    EXPECT_EQ(result.status, 1);
+    EXPECT_EQ(result.status, 2);
     EXPECT_THAT(result.err, HasSubstr(std::string(operation) + " is never in place"));
   }
   EXPECT_THAT(perf({"barrier", "--place", "out"}).err, HasSubstr("is never out of place"));
@@ -158,7 +158,7 @@ TEST(CollectivePerf, ReportsWrongArguments) {
               HasSubstr("there is no option '--min-bytes'; did you mean --minbytes?"));
   const auto full = test::run_program(
       {"/bin/sh", "-c", std::string("exec ") + SHOAL_PERF_PROGRAM + " -b 8 -e 8 > /dev/full"});
-  EXPECT_EQ(full.status, 1);
+  EXPECT_EQ(full.status, 4);
   EXPECT_THAT(full.err, HasSubstr("cannot write to standard output"));
   const auto help = perf({"--help"});
   EXPECT_EQ(help.status, 0);

@@ -129,7 +129,7 @@ TEST(CollectiveTune, ReportsWrongArguments) {
   EXPECT_EQ(run({"--nonsense"}).status, 2);
   EXPECT_EQ(run({"--help"}).status, 0);
   const auto alone = run({});
-  EXPECT_EQ(alone.status, 1);
+  EXPECT_EQ(alone.status, 2);
   EXPECT_THAT(alone.err, HasSubstr("a single rank has nothing to tune"));
 }
 

@@ -118,12 +118,12 @@ TEST_F(Secrets, StandInNoComplaintAboutAJobFile) {
                          {{"environment", {"DB_PASSWORD=" + token}}},
                          {{"output_path", "s3://key:" + token + "@bucket/x"}}}) {
     const ProgramResult result = debug({"submit", job_file("wrong-job", more), "--dry-run"});
-    EXPECT_EQ(result.status, 1) << more << result.out;
+    EXPECT_EQ(result.status, 2) << more << result.out;
     EXPECT_THAT(result.err, HasSubstr("submit: /")) << more;
   }
   std::ofstream(mine_ / "torn.json") << R"({"git_config": {"token": ")" << token;
   const ProgramResult torn = debug({"submit", mine_ / "torn.json", "--dry-run"});
-  EXPECT_EQ(torn.status, 1);
+  EXPECT_EQ(torn.status, 3);
   EXPECT_THAT(torn.err, HasSubstr("line 1"));
   const ProgramResult shown =
       debug({"submit", job_file("shown", {{"environment", {{"HF_TOKEN", token}}}}), "--dry-run"});
@@ -135,12 +135,12 @@ TEST_F(Secrets, StandInNoError) {
   const test::ServedReply told = test::json_error(
       400, "ExpiredTokenException", "The security token included in the request is expired");
   aws_.fail_next({.operation = "SageMaker ListTrainingJobs", .reply = told});
-  EXPECT_EQ(debug({"jobs", "list"}).status, 1);
+  EXPECT_EQ(debug({"jobs", "list"}).status, 4);
   aws_.fail_next({.operation = "SageMaker CreateTrainingJob", .done = true, .cut_after = 20});
   EXPECT_EQ(debug({"submit", job_file("cut-job")}).status, 0);
-  EXPECT_EQ(debug({"jobs", "describe", "gone"}).status, 1);
+  EXPECT_EQ(debug({"jobs", "describe", "gone"}).status, 3);
   aws_.fail_next({.operation = "S3 ListObjectsV2", .reply = {.status = 403, .body = "<Error/>"}});
-  EXPECT_EQ(debug(streaming("2")).status, 1);
+  EXPECT_EQ(debug(streaming("2")).status, 4);
 }
 
 // Child processes get secrets by name or through the environment.
@@ -158,7 +158,7 @@ TEST_F(Secrets, StandInNoCommandLine) {
   std::string said;
   for (const std::string& file : {job_file("cloned", {{"git_config", git_}}), job_file("packed")}) {
     const ProgramResult result = debug({"submit", file}, here);
-    EXPECT_EQ(result.status, 1) << result.err;
+    EXPECT_EQ(result.status, 4) << result.err;
     said += result.out + result.err;
   }
   std::ifstream file(mine_ / "words");
@@ -213,7 +213,7 @@ TEST_F(Shoal, WritesAJobTokenThatOnlyItsOwnerReads) {
   std::getline(std::ifstream(path), token);
   EXPECT_THAT(made.out + made.err, Not(HasSubstr(token.substr(0, 16))));
   const ProgramResult again = shoal({"token", path});  // a running job may use the first token
-  EXPECT_EQ(again.status, 1);
+  EXPECT_EQ(again.status, 4);
   EXPECT_TRUE(is_one_line(again.err)) << again.err;
   EXPECT_THAT(again.err, HasSubstr("exists"));
 }

@@ -92,8 +92,9 @@ TEST_F(ShoalJobs, AttachOutlastsAProcessThatFails) {
                      {"Expiration", sagemaker::extended_time(soon)}};
   const auto process = [&](const std::string& fails) {
     std::ofstream(directory / "p")
-        << "echo . >> " << directory / "asked" << "\n[ $(wc -l < " << directory / "asked" << ") "
-        << fails << " ] && exit 3\necho '" << keys.dump() << "'\n";
+        << "echo . >> " << directory / "asked"
+        << "\n[ $(wc -l < " << directory / "asked"
+        << ") " << fails << " ] && exit 3\necho '" << keys.dump() << "'\n";
   };
   const std::vector<std::string> environment = {
       "AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_CONFIG_FILE=" + directory / "config"};
@@ -105,7 +106,7 @@ TEST_F(ShoalJobs, AttachOutlastsAProcessThatFails) {
   EXPECT_THAT(result.err, ::testing::Not(HasSubstr(FakeAws::kSecret)));
   process("-ge 0");
   const ProgramResult never = jobs({"attach", "a-job", "--interval", "0.01"}, environment);
-  EXPECT_EQ(never.status, 1);
+  EXPECT_EQ(never.status, 4);
   EXPECT_TRUE(is_one_line(never.err)) << never.err;
 }
 
@@ -150,7 +151,7 @@ TEST_F(ShoalJobs, Cost) {
   EXPECT_THAT(table.out, HasSubstr("2.000"));
   std::ofstream(directory / "none.json") << "{}";
   const ProgramResult none = jobs({"cost", "plain", "--prices", directory / "none.json"});
-  EXPECT_EQ(none.status, 1);
+  EXPECT_EQ(none.status, 3);
   EXPECT_THAT(none.err, HasSubstr("has no price of ml.p4d.24xlarge"));
   EXPECT_TRUE(is_one_line(none.err));
 }
@@ -181,7 +182,7 @@ TEST_F(ShoalJobs, CostOfGroups) {
   EXPECT_THAT(jobs({"cost", "mixed"}).out, HasSubstr("2 x ml.p4d.24xlarge + 3 x ml.c5n.18xlarge"));
   std::ofstream(file) << R"({"ml.p4d.24xlarge": 30})";
   const ProgramResult none = jobs({"cost", "plain", "mixed", "--prices", file});
-  EXPECT_EQ(none.status, 1);
+  EXPECT_EQ(none.status, 3);
   EXPECT_THAT(none.err, HasSubstr("has no price of ml.c5n.18xlarge, on which mixed ran"));
 }
 
@@ -261,7 +262,7 @@ TEST_F(ShoalSubmit, CreatesOneJob) {
   EXPECT_EQ(json::parse(result.out)["job"], "my-job");
   EXPECT_EQ(aws_.created(), 1);
   const ProgramResult again = submit();
-  EXPECT_EQ(again.status, 1);
+  EXPECT_EQ(again.status, 4);
   EXPECT_THAT(again.err, HasSubstr("ResourceInUse"));
   EXPECT_EQ(aws_.created(), 1);
 }
@@ -270,7 +271,7 @@ TEST_F(ShoalSubmit, NothingIsCreatedWithoutItsCode) {
   aws_.fail_next({.operation = "S3 PutObject",
                   .reply = test::xml_error(404, "NoSuchBucket", "The bucket does not exist")});
   const ProgramResult result = submit();
-  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.status, 3);
   EXPECT_THAT(result.err, HasSubstr("create the bucket, or name another"));
   EXPECT_TRUE(is_one_line(result.err)) << result.err;
   EXPECT_EQ(aws_.created(), 0);

@@ -60,7 +60,7 @@ TEST_F(Submit, PrintsTheRequest) {
 
 TEST_F(Submit, SaysEverythingThatIsWrong) {
   const auto result = dry_run({{"max_run", 0}, {"instance_type", "ml.g5.xlage"}});
-  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.err, HasSubstr("/max_run: is 0"));
   EXPECT_THAT(result.err, HasSubstr("did you mean ml.g5.xlarge?"));
   EXPECT_EQ(result.out, "");
@@ -69,7 +69,7 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
                             {"dependencies", {"gone"}},
                             {"hyperparameters", {{"learning_rte", 1}, {"test_file", "/x"}}},
                             {"inputs", {{"model", "s3://b/model"}}}});
-  EXPECT_EQ(all.status, 1);
+  EXPECT_EQ(all.status, 2);
   EXPECT_THAT(all.err, ::testing::AllOf(HasSubstr("/max_run: is 0"), HasSubstr("gone"),
                                         HasSubstr("/hyperparameters/learning_rte"),
                                         HasSubstr("/hyperparameters/test_file: is /x, but"),
@@ -80,7 +80,7 @@ TEST_F(Submit, SaysEverythingThatIsWrong) {
 TEST_F(Submit, LooksForModelTokenizerAndData) {
   const auto refused = [this](const nlohmann::json& changes, const std::string& text) {
     const auto result = dry_run(changes);
-    EXPECT_EQ(result.status, 1) << changes;
+    EXPECT_EQ(result.status, 2) << changes;
     EXPECT_THAT(result.err, HasSubstr(text)) << changes;
     EXPECT_EQ(result.out, "");
   };
@@ -172,14 +172,14 @@ TEST_F(Submit, LooksForEachNameOfTheData) {
             "/hyperparameters/resume_from_checkpoint: is /opt/ml/checkpoints/checkpoint-5, but "
             "without checkpoint_s3_uri"}}) {
     const auto result = dry_run(wrong);
-    EXPECT_EQ(result.status, 1) << wrong;
+    EXPECT_EQ(result.status, 2) << wrong;
     EXPECT_THAT(result.err, HasSubstr(text)) << wrong;
   }
   std::ofstream(root_ / "code/rules.txt") << "all_reduce:@ring\n";
   const auto ruled = dry_run(with({{"collectives", "@rules.txt"}}));
   EXPECT_EQ(ruled.status, 0) << ruled.err;
   const auto broken = dry_run({{"entry_point", "run2.json"}, {"inputs", {{"train", "s3://b/t"}}}});
-  EXPECT_EQ(broken.status, 1);
+  EXPECT_EQ(broken.status, 2);
   EXPECT_THAT(broken.err, HasSubstr("run2.json"));
   EXPECT_THAT(broken.err, ::testing::Not(HasSubstr("nothing brings a model")));
   const auto cloned = dry_run({{"git_config", {{"repo", "https://example.com/a.git"}}}});
@@ -192,7 +192,7 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
   const std::string amazons =
       "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.1";
   const auto refused = dry_run({{"image_uri", amazons}});
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("/image_uri: " + amazons +
                                      " is Amazon's image, which does not "
                                      "run Shoal, and so not run.json"));
@@ -210,11 +210,11 @@ TEST_F(Submit, KnowsImagesThatDoNotRunShoal) {
 TEST_F(Submit, RefusesJobsThatShoalsContainerWouldRefuse) {
   std::ofstream(root_ / "code/train.sh") << "pass";
   const auto shell = dry_run({{"entry_point", "train.sh"}});
-  EXPECT_EQ(shell.status, 1);
+  EXPECT_EQ(shell.status, 2);
   EXPECT_THAT(shell.err, HasSubstr("/entry_point: is train.sh, but Shoal's image runs a JSON"));
   std::ofstream(root_ / "code/train.py") << "pass";
   const auto script = dry_run({{"entry_point", "train.py"}});
-  EXPECT_EQ(script.status, 1);
+  EXPECT_EQ(script.status, 2);
   EXPECT_THAT(script.err, HasSubstr("/entry_point: is train.py, but the image shoal:0.1.0-cuda12 "
                                     "has no Python; use Shoal's image of the target pytorch"));
   EXPECT_EQ(dry_run({{"entry_point", "train.py"}, {"container_entry_point", {"python3"}}}).status,
@@ -222,7 +222,7 @@ TEST_F(Submit, RefusesJobsThatShoalsContainerWouldRefuse) {
   const nlohmann::json inputs = {
       {"train", {{"s3_data", "s3://x/y"}, {"distribution", "ShardedByS3Key"}}}};
   const auto sharded = dry_run({{"inputs", inputs}, {"instance_count", 2}});
-  EXPECT_EQ(sharded.status, 1);
+  EXPECT_EQ(sharded.status, 2);
   EXPECT_THAT(sharded.err, HasSubstr("/inputs/train/distribution: ShardedByS3Key gives each host"));
   EXPECT_THAT(dry_run({{"inputs", inputs}, {"instance_count", 1}}).err,
               ::testing::Not(HasSubstr("ShardedByS3Key")));
@@ -253,7 +253,7 @@ TEST_F(Submit, TakesAScriptForTheImageThatHasPython) {
 // A misspelt option is reported now, instead of after minutes of a paid machine.
 TEST_F(Submit, KnowsTheOptionsOfShoalsImage) {
   const auto wrong = dry_run({{"hyperparameters", {{"learning_rte", 1}, {"max-steps", "x"}}}});
-  EXPECT_EQ(wrong.status, 1);
+  EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.err, HasSubstr("learning_rate"));
   EXPECT_THAT(wrong.err, HasSubstr("/hyperparameters/max_steps"));
   std::ofstream(root_ / "code/run.json") << R"({"max_stepz": 3})";
@@ -275,7 +275,7 @@ TEST_F(Submit, KnowsInstancesWithoutBf16) {
   const nlohmann::json v100 = {{"instance_type", "ml.p3.16xlarge"}};
   std::ofstream(root_ / "code/run.json") << R"({"bf16": true})";
   const auto in_file = dry_run(v100);
-  EXPECT_EQ(in_file.status, 1) << in_file.out;
+  EXPECT_EQ(in_file.status, 2) << in_file.out;
   EXPECT_THAT(in_file.err, HasSubstr("/instance_type: ml.p3.16xlarge has V100 GPUs (compute "
                                      "capability 7.0), which have no bf16"));
   EXPECT_EQ(dry_run({{"instance_type", "ml.p4d.24xlarge"}}).status, 0);
@@ -337,7 +337,7 @@ TEST_F(Submit, AcceptsOnlyFilesAndDirectories) {
   const auto refused = [&](const nlohmann::json& changes, const std::string& where,
                            const std::string& why) {
     const auto result = dry_run(changes);
-    EXPECT_EQ(result.status, 1) << changes;
+    EXPECT_EQ(result.status, 2) << changes;
     EXPECT_THAT(result.err, HasSubstr("shoal submit: " + where)) << changes;
     EXPECT_THAT(result.err, HasSubstr(why)) << changes;
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
@@ -382,7 +382,7 @@ TEST_F(Submit, ShowsLongNamesInPart) {
       {option("model_name_or_path", name), "cannot look at"}};
   for (const auto& [changes, where] : cases) {
     const auto result = dry_run(changes);
-    EXPECT_EQ(result.status, 1) << where;
+    EXPECT_EQ(result.status, 2) << where;
     EXPECT_THAT(result.err, HasSubstr(where));
     std::istringstream lines(result.err);
     for (std::string line; std::getline(lines, line);) EXPECT_LT(line.size(), 1500U) << where;

@@ -42,7 +42,7 @@ TEST_F(Shoal, NamesEveryVariableOfAWrongType) {
     ProgramOptions wrong;
     wrong.environment = {"SHOAL_THREADS=abc", "SHOAL_STREAM_GATES=maybe"};
     const auto flagged = test::run_program({SHOAL_PROGRAM, command}, wrong);
-    EXPECT_EQ(flagged.status, 1) << command;
+    EXPECT_EQ(flagged.status, 2) << command;
     EXPECT_THAT(flagged.err, AllOf(HasSubstr("SHOAL_THREADS='abc' is not an integer"),
                                    HasSubstr("SHOAL_STREAM_GATES='maybe' is not true or false")))
         << command;
@@ -63,12 +63,12 @@ TEST_F(Shoal, KernelsFollowTheLimitOfOneDnn) {
 TEST(ShoalOutput, AFullDiskIsAnError) {
   const auto result =
       test::run_program({"/bin/sh", "-c", "exec " SHOAL_PROGRAM " env > /dev/full"});
-  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.status, 4);
   EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left on device"));
   for (const char* words : {"train --help", "--help", "version", "doctor"}) {
     const auto lost = test::run_program(
         {"/bin/sh", "-c", fmt::format("exec {} {} > /dev/full", SHOAL_PROGRAM, words)});
-    EXPECT_EQ(lost.status, 1) << words;
+    EXPECT_EQ(lost.status, 4) << words;
     EXPECT_THAT(lost.err, HasSubstr("cannot write to standard output")) << words;
     EXPECT_THAT(lost.err, Not(HasSubstr("unexpected"))) << words;
   }

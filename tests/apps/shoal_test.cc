@@ -81,12 +81,12 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
 }
 
 TEST_F(Shoal, ReadsAFileOfOptions) {
-  std::ofstream(mine_ / "run.json")
-      << R"({"_why": "test", "training": {"max_steps": 2},
+  std::ofstream(mine_ / "run.json") << R"({"_why": "test", "training": {"max_steps": 2},
     "model_type": "gpt2", "config_overrides": "n_layer=1,n_head=2,n_embd=16,n_positions=32",
-    "tokenizer_name": ")"
-      << *data_ / "tok" << R"(", "block_size": "16", "train_file": ")" << *data_ / "train.txt"
-      << R"(", "output_dir": ")" << out() << "\"}";
+    "tokenizer_name": ")" << *data_ / "tok"
+                                    << R"(", "block_size": "16", "train_file": ")"
+                                    << *data_ / "train.txt"
+                                    << R"(", "output_dir": ")" << out() << "\"}";
   const auto trained = shoal({"train", mine_ / "run.json", "--max-steps", "3"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   EXPECT_THAT(trained.out, HasSubstr("steps: 3"));
@@ -250,8 +250,8 @@ TEST_F(Shoal, RanksWithoutMpiTrainTheSameModel) {
   longer.push_back("--overwrite_output_dir");
   *(std::find(longer.begin(), longer.end(), "--max_steps") + 1) = "100000";
   const auto died = test::run_programs(longer, {environment("0"), environment("1")});
-  EXPECT_EQ(died[0].status, 1);
-  EXPECT_EQ(died[1].status, 1) << died[1].signal;
+  EXPECT_EQ(died[0].status, 4);
+  EXPECT_EQ(died[1].status, 4) << died[1].signal;
   EXPECT_THAT(died[0].err, AllOf(HasSubstr("metrics.jsonl"), HasSubstr("rank 0")));
   EXPECT_EQ(died[1].err, "");
 }
@@ -510,7 +510,7 @@ TEST_F(Shoal, FindsWhatFitsIntoItsMemory) {
       "--memory_limit_mb", "6", "--per_device_train_batch_size", "64", "--save_strategy", "no"};
   const auto refused = train(words);
   expect_refused(refused, "of 6291456 bytes are in use (memory_limit_mb)");
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 4);
   EXPECT_THAT(refused.err, HasSubstr("auto_find_batch_size, gradient_checkpointing"));
   auto finds = words;
   finds.emplace_back("--auto_find_batch_size");

@@ -72,7 +72,7 @@ class ShoalWaits : public Shoal {
     return {};
   }
   void expect_ended(const Ended& ended, int victim, double at_most) {
-    EXPECT_EQ(ended.survivor.status, 1) << ended.survivor.err;
+    EXPECT_EQ(ended.survivor.status, 5) << ended.survivor.err;
     EXPECT_LT(ended.seconds, at_most) << ended.survivor.err;
     const auto by_link = HasSubstr(fmt::format("rank {} (host host{})", victim, victim));
     // Rank 0 serves the store, so the survivor may learn of its death from there first.
@@ -108,7 +108,7 @@ TEST_F(ShoalWaits, EndAtTheDeadlineWhenTheRankThatPreparesIsStopped) {
 TEST_F(ShoalWaits, EndAtTheDeadlineWhenTheRankThatPreparesDoesNothing) {
   // The rank is alive but makes no progress.
   const Ended ended = run(1, 1, SIGWINCH, {"SHOAL_DEADLINE_S=2"});
-  EXPECT_EQ(ended.survivor.status, 1);
+  EXPECT_EQ(ended.survivor.status, 5);
   EXPECT_LT(ended.seconds, 10);
 }
 
@@ -148,14 +148,14 @@ class ShoalEvaluates : public Shoal {
 
 TEST_F(ShoalEvaluates, EndWhenARankIsKilled) {
   const auto [survivor, seconds] = run(1, SIGKILL);
-  EXPECT_EQ(survivor.status, 1);
+  EXPECT_EQ(survivor.status, 5);
   EXPECT_LT(seconds, kDeath);
   EXPECT_THAT(survivor.err, HasSubstr("rank 1 died"));
   EXPECT_TRUE(is_one_line(survivor.err)) << survivor.err;
 }
 TEST_F(ShoalEvaluates, EndAtTheDeadlineWhenARankIsStopped) {
   const auto [survivor, seconds] = run(1, SIGSTOP, {"SHOAL_DEADLINE_S=2"});
-  EXPECT_EQ(survivor.status, 1);
+  EXPECT_EQ(survivor.status, 5);
   EXPECT_LT(seconds, 2 + kDeath);
   EXPECT_THAT(survivor.err, HasSubstr("missing: rank 1"));
   EXPECT_TRUE(is_one_line(survivor.err)) << survivor.err;

@@ -240,7 +240,7 @@ TEST_F(GpuRanks, AKilledRankIsNamed) {
   const auto results = run(2, words(2, out(), {"--max_steps", "100000", "--save_steps", "100000"}),
                            {.options = {.signal_when_out_has = "'loss'", .signal = SIGKILL}});
   EXPECT_EQ(results[0].signal, SIGKILL);  // the rank that prints
-  EXPECT_EQ(results[1].status, 1) << results[1].signal << results[1].err;
+  EXPECT_EQ(results[1].status, 5) << results[1].signal << results[1].err;
   EXPECT_THAT(results[1].err, HasSubstr("rank 0"));
 }
 
@@ -265,7 +265,7 @@ TEST_F(GpuRanks, CallsThatNcclCannotMakeAreRefused) {
 // A rank's own limit: one line names the request and the memory in use.
 TEST_F(GpuRanks, ReportExhaustedMemoryInOneLine) {
   const auto results = run(2, words(2, out(), {"--memory_limit_mb", "0.6"}), {.gpus = 1});
-  EXPECT_EQ(results[0].status, 1);
+  EXPECT_EQ(results[0].status, 4);
   const std::string said = results[0].err + results[1].err;
   EXPECT_THAT(said, AllOf(HasSubstr("no room for"), HasSubstr("memory_limit_mb"),
                           HasSubstr("parameters ")));

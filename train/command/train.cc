@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/progress.h"
+#include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/signal_thread.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/io/file_system.h"
@@ -33,7 +34,6 @@
 #include "shoal/train/run/compute.h"
 #include "shoal/train/run/devices.h"
 #include "shoal/train/run/failures.h"
-#include "shoal/train/run/report_error.h"
 #include "shoal/train/run/run_ranks.h"
 #include "shoal/train/trainer/resolved_run.h"
 #include "shoal/train/trainer/trainer.h"
@@ -82,8 +82,7 @@ void print_help() {
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
       "mpirun:\n"
       "after Ctrl-C it kills ranks within a second.\n\n"
-      "Exit status: 0 done, 1 failed, 2 wrong options or data, 128 + N stopped by signal "
-      "N.\n\n{}\n",
+      "Exit status: `shoal help exit-status`.\n\n{}\n",
       options.help());
 }
 
@@ -239,14 +238,6 @@ int run_rank(Prepared& prepared, RunRanks& ranks, Guest* guest) {
   }
 }
 
-// Before training begins, an unreadable file is one that the user named. It ends the run with
-// status 2, like a wrong option.
-Error before_training(const Error& error) {
-  if (error.code() != ErrorCode::corrupt_data) return error;
-  return Error(ErrorCode::invalid_argument, error.message(), error.remedy())
-      .in_operation(error.operation());
-}
-
 // With --auto, machine files that differ between hosts could choose different layouts.
 std::string model_and_layout(const Prepared& prepared) {
   const ResolvedRun& run = prepared.arguments.training;
@@ -305,7 +296,7 @@ int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) 
       work();
       check_signal();
     } catch (const std::exception& problem) {
-      failure = before_training(error_of(problem));
+      failure = error_of(problem);
     }
     // A failed rank reports its error. The other ranks wait for all, because some may still be
     // working.
@@ -339,7 +330,8 @@ int train(Guest& guest) {
   stop_signal = 0;  // forget the signal of an earlier run
   {
     const StopSignals signals;
-    status = run_stages({.json = &guest.options}, [](SourceRegistry&) {}, &guest);
+    status = run_stages(
+        {.json = &guest.options}, [](SourceRegistry&) {}, &guest);
   }
   // A signal decides the status, even if it came too late to stop the run or made the run fail.
   return stop_signal != 0 ? 128 + stop_signal : status;

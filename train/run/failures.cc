@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,9 +11,9 @@
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error_code.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/rendezvous/cards.h"
 #include "shoal/train/run/json_card.h"
-#include "shoal/train/run/report_error.h"
 
 namespace shoal {
 namespace {
@@ -29,14 +28,12 @@ struct Failure {
 
 Failure failure_of(const Error& error, bool training_began) {
   const ErrorCode code = error.code();
-  const bool option =
-      !training_began && (code == ErrorCode::invalid_argument || code == ErrorCode::not_found ||
-                          code == ErrorCode::unavailable);
+  const int status = exit_status(code);
   const std::string text =
       Error(code, error.message(), error.remedy()).in_operation(error.operation()).what();
   return {
-      option ? kWrongOptions : kFailed, code == ErrorCode::aborted || code == ErrorCode::peer_lost,
-      text,
+      training_began && status == kWrongOptions ? kFailed : status,
+      code == ErrorCode::aborted || code == ErrorCode::peer_lost, text,
       error.remedy().empty() ? text : fmt::format("{} {}", static_cast<int>(code), error.remedy())};
 }
 
@@ -47,8 +44,8 @@ std::string packed(const Failure& failure) {
 
 Failure unpacked(std::string_view card) {
   const nlohmann::json json = json_list(card, 4);
-  return {json_integer<int>(json, 0, 0, std::max(kFailed, kWrongOptions)), json.at(1).get<bool>(),
-          json_text(json, 2), json_text(json, 3)};
+  return {json_integer<int>(json, 0, 0, kPeersFailed), json.at(1).get<bool>(), json_text(json, 2),
+          json_text(json, 3)};
 }
 
 bool speaks(const std::vector<Failure>& all, std::size_t rank) {
@@ -115,13 +112,6 @@ std::vector<Failure> words_of_all(const World& world, Store& store, const std::s
 
 }  // namespace
 
-Error error_of(const std::exception& caught) {
-  if (const auto* const error = dynamic_cast<const Error*>(&caught)) return *error;
-  if (dynamic_cast<const std::bad_alloc*>(&caught) != nullptr)
-    return {ErrorCode::out_of_memory, "out of memory"};
-  return {ErrorCode::internal, std::string("unexpected: ") + caught.what()};
-}
-
 namespace {
 constexpr char kFailure = '!';
 }
@@ -181,7 +171,7 @@ int tell_failures(const World& world, Store& store, const std::string& label,
     // The ranks cannot agree on one reporter, so each rank reports. This rank does so even if it
     // only noticed another's abort, because the reason may be in the log of another host.
     tell(own ? own->what() : gone.what());
-    return own ? mine.status : kFailed;
+    return own ? mine.status : kPeersFailed;
   }
   int status = 0;
   for (const Failure& failure : all)

@@ -1,7 +1,6 @@
 // Reports each failure once per job and gives all ranks the same exit status.
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,15 +8,11 @@
 
 #include "shoal/runtime/base/clock.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/rendezvous/store.h"
 #include "shoal/runtime/rendezvous/world.h"
 
 namespace shoal {
-
-inline constexpr int kFailed = 1, kWrongOptions = 2;
-
-// The caught exception as an Error; out of memory and foreign exceptions are converted.
-Error error_of(const std::exception& caught);
 
 // Two texts that the first rank of a host determined for all ranks of that host.
 struct HostAnswer {
@@ -40,9 +35,9 @@ std::vector<HostAnswer> exchange_answers(const World& world, Store& store, const
 // only noticed another's failure (aborted, peer_lost) reports if no rank found a cause. `report`
 // takes a rank's line; by default it is `shoal train`'s report_error().
 //
-// Returns the exit status of all ranks: 0, kWrongOptions if an argument is wrong, or kFailed. With
-// `training_began` every failure is kFailed. `label` must be different in each call. A rank for
-// which `is_gone` returns true is not waited for and counts as not failed.
+// Returns the exit status of all ranks: 0, or that of the failure (runtime/base/exit_status.h).
+// With `training_began` a wrong option is kFailed. `label` must be different in each call. A rank
+// for which `is_gone` returns true is not waited for and counts as not failed.
 int tell_failures(const World& world, Store& store, const std::string& label,
                   const std::optional<Error>& own, Deadline deadline,
                   const std::function<bool(int rank)>& is_gone = {}, bool training_began = false,

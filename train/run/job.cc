@@ -11,12 +11,12 @@
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/rendezvous/threads.h"
 #include "shoal/train/run/failures.h"
 #include "shoal/train/run/job_parts.h"
-#include "shoal/train/run/report_error.h"
 
 namespace shoal {
 namespace {
@@ -160,8 +160,9 @@ int run(int argc, char** argv, const std::vector<Option>& options,
           [&](int rank) { return ranks.is_gone(rank); }, false, report);
     }
   } catch (const std::exception& problem) {
-    report(error_of(problem).what());
-    return 1;
+    const Error error = error_of(problem);
+    report(error.what());
+    return exit_status(error.code());
   }
   terminal::finish_output();
   return 0;

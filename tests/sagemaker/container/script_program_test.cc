@@ -181,7 +181,7 @@ TEST_F(Script, InstallsItsRequirements) {
   fs::remove(ml.path("output/data/rank-0.json"));
   ml.write("code/requirements.txt", "shoal-test-nothing\n");
   const ProgramResult refused = run(ml, here);
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 2);
   EXPECT_FALSE(fs::exists(ml.path("output/data/rank-0.json")));
   EXPECT_THAT(failure_of(ml),
               HasSubstr("requirements.txt cannot be installed: Could not find a version that "
@@ -193,7 +193,7 @@ TEST_F(Script, NeedsAnImageWithPython) {
   OptMl ml;
   fill(ml, Json::object());
   const ProgramResult result = train(ml, {"--python", "no-such-python"});
-  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.status, 2);
   EXPECT_THAT(failure_of(ml),
               HasSubstr("entry_point is ranks.py, but this image has no Python (no-such-python); "
                         "use Shoal's image of the target pytorch (docker/)"));

@@ -56,7 +56,7 @@ TEST_F(TrainDryRun, LeavesNoFiles) {
   EXPECT_EQ(listing(ml.root()), before);
   ml.hyperparameters(wrong);
   const ProgramResult refused = train(ml, {"--dry-run"}, there);
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("this image runs Shoal"));
   EXPECT_EQ(listing(ml.root()), before);
   EXPECT_EQ(listing(aside.path()), "");

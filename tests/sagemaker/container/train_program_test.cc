@@ -203,7 +203,7 @@ TEST_F(Train, AStoppedHostStillReportsAFailedChannel) {
     const ProgramResult result =
         train(ml, {"--sshd", ml.path("sshd"), "--ssh-port", std::to_string(other.port()), "--orted",
                    "no-such-program"});
-    EXPECT_EQ(result.status, 1) << result.out << result.err;
+    EXPECT_EQ(result.status, 4) << result.out << result.err;
     expect_no_pipe(ml);
   }
 }
@@ -270,7 +270,7 @@ TEST_F(Train, SaysWhatIsWrongWithTheContract) {
   const OptMl ml;
   fs::remove(ml.path("input/config/resourceconfig.json"));
   const ProgramResult result = train(ml);
-  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.status, 3);
   EXPECT_THAT(read_text_file(ml.path("output/failure")), HasSubstr("resourceconfig.json"));
   EXPECT_THAT(result.err, HasSubstr("train: "));
 }
@@ -307,7 +307,7 @@ TEST_F(Train, FetchesItsCodeFromS3) {
   all["sagemaker_submit_directory"] = "\"s3://bucket/nothing.tar.gz\"";
   fill(ml, all);
   const ProgramResult refused = train(ml, {}, here);
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 3);
   const std::string failure = read_text_file(ml.path("output/failure"));
   EXPECT_THAT(failure, HasSubstr("nothing.tar.gz"));
   EXPECT_THAT(result.err, HasSubstr("GET " + aws.url() + "/bucket/job/source"));  // at debug level
@@ -342,7 +342,7 @@ TEST_F(Train, TakesTheJobsRegionForS3) {
   all.erase("sagemaker_region");
   ml.hyperparameters(all);
   const ProgramResult refused = train(ml, {}, here);
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("no AWS region is given, which S3 needs; set the variable"));
   EXPECT_THAT(refused.err, Not(HasSubstr("--region")));
 }
@@ -363,7 +363,7 @@ TEST_F(Train, RefusesAHostThatLacksGpus) {
                                   "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6"}});
   };
   const ProgramResult refused = run({"--for-gpus", "true"});
-  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.out, Not(HasSubstr("started")));
   EXPECT_THAT(read_text_file(ml.path("output/failure")),
               HasSubstr("host algo-1 shows 7 GPUs, but its type, ml.p4d.24xlarge, has 8 "
@@ -455,7 +455,7 @@ TEST_F(Train, OnlyTheFirstHostExports) {
         {SHOAL_SAGEMAKER_TRAIN, "--prefix", ml.root(), "--shoal", ml.path("shoal")});
   };
   EXPECT_EQ(run(second).status, 0);
-  EXPECT_EQ(run(first).status, 1);
+  EXPECT_EQ(run(first).status, 3);
   EXPECT_THAT(read_text_file(first.path("output/failure")), HasSubstr("no finished model"));
 }
 

@@ -110,7 +110,7 @@ TEST_F(MotoCommands, WrongSecretsAreRefusedInOneLine) {
     ProgramOptions wrong;
     wrong.environment = {"AWS_SECRET_ACCESS_KEY=not" + secret};
     const ProgramResult result = shoal(words, wrong);
-    EXPECT_EQ(result.status, 1) << words[0];
+    EXPECT_EQ(result.status, 4) << words[0];
     expect_refused(result, why);
     EXPECT_THAT(result.err, HasSubstr("check the credentials (environment)"));
     EXPECT_THAT(result.out + result.err, ::testing::Not(HasSubstr(secret)));

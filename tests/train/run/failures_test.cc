@@ -55,35 +55,37 @@ TEST(Failures, WithOneRemedyAreReportedByTheLowestRank) {
   const std::string text =
       ": No space left on device [rank 1]; make room, or write to another "
       "directory";
-  EXPECT_THAT(said({std::nullopt, full(1), full(2), full(3)}, kFailed),
+  EXPECT_THAT(said({std::nullopt, full(1), full(2), full(3)}, kNoResources),
               ElementsAre("cannot write shard 1" + text + " (and so 2 other ranks)"));
-  EXPECT_THAT(said({std::nullopt, full(1)}, kFailed), ElementsAre("cannot write shard 1" + text));
+  EXPECT_THAT(said({std::nullopt, full(1)}, kNoResources),
+              ElementsAre("cannot write shard 1" + text));
 }
 
 // An error that ends a run after its first step is not caused by an option.
 TEST(Failures, AfterTrainingBeganAreNotWrongOptions) {
-  for (const ErrorCode code :
-       {ErrorCode::unavailable, ErrorCode::not_found, ErrorCode::invalid_argument})
+  for (const ErrorCode code : {ErrorCode::unavailable, ErrorCode::invalid_argument})
     for (const bool began : {false, true})
       EXPECT_THAT(said({Error(code, "lost")}, began ? kFailed : kWrongOptions, began),
                   ElementsAre("lost"));
+  for (const bool began : {false, true})
+    EXPECT_THAT(said({Error(ErrorCode::not_found, "lost")}, kBadInput, began), ElementsAre("lost"));
 }
 
 TEST(Failures, WithDifferentCausesAreAllReported) {
   const Error noticed(ErrorCode::aborted, "rank 2 aborted");
   const Error memory(ErrorCode::out_of_memory, "out of memory");
-  EXPECT_THAT(said({noticed, full(1), memory}, kFailed),
+  EXPECT_THAT(said({noticed, full(1), memory}, kNoResources),
               ElementsAre("cannot write shard 1: No space left on device [rank 1]; make room, or "
                           "write to another directory",
                           "out of memory [rank 2]"));
-  EXPECT_THAT(said({noticed, std::nullopt, noticed}, kFailed),
+  EXPECT_THAT(said({noticed, std::nullopt, noticed}, kPeersFailed),
               ElementsAre("rank 2 aborted [rank 0]"));
 }
 
 // Rank 0 of two ranks reads unreadable cards of rank 1, in tell_failures and exchange_answers.
 TEST(Failures, UnreadableCardsNameTheirRank) {
   auto cards = test::hostile_cards();
-  cards.insert(cards.end(), {R"([1,false,"a"])", R"([3,false,"a","b"])", R"([-1,false,"a","b"])",
+  cards.insert(cards.end(), {R"([1,false,"a"])", R"([6,false,"a","b"])", R"([-1,false,"a","b"])",
                              R"([1,0,"a","b"])", R"([1,false,7,"b"])", R"([1,false,"a",null])",
                              R"([9223372036854775808,false,"a","b"])", R"([1.5,false,"a","b"])"});
   for (const std::string& card : cards) {
@@ -92,7 +94,7 @@ TEST(Failures, UnreadableCardsNameTheirRank) {
     test::PlantedStore planted(*store, "/1", card);
     EXPECT_EQ(tell_failures(test::local_world(0, 2), planted, "test", std::nullopt,
                             Deadline::in_seconds(5)),
-              kFailed)
+              kPeersFailed)
         << test::shown(card);
     EXPECT_THAT(lines, ElementsAre(HasSubstr("failures: the card of rank 1 is unreadable")));
   }
@@ -149,7 +151,7 @@ TEST(Failures, SurvivorsReportWithoutTheLostRank) {
     if (world.rank == 2) return;
     EXPECT_EQ(tell_failures(world, store, "test", died, Deadline::in_seconds(20),
                             [](int rank) { return rank == 2; }),
-              kFailed);
+              kPeersFailed);
   });
   EXPECT_LT(seconds_since(began), 5);
   EXPECT_THAT(lines, ElementsAre("rank 2 died [rank 0]"));
@@ -163,7 +165,7 @@ TEST(Failures, AnAbortedRankReportsIfRank0IsGone) {
     if (world.rank == 0) return;
     EXPECT_EQ(tell_failures(world, store, "test", aborted, Deadline::in_seconds(20),
                             [](int rank) { return rank == 0; }),
-              kFailed);
+              kPeersFailed);
   });
   EXPECT_THAT(lines, ElementsAre("rank 0: all_reduce did not finish within 5.0 s"));
 }
@@ -183,7 +185,7 @@ TEST(Failures, TheCardOfALostRankIsRead) {
     store.get("over", Deadline::in_seconds(20));
     EXPECT_EQ(tell_failures(world, store, "test", noticed, Deadline::in_seconds(1),
                             [](int) { return false; }),
-              kFailed);
+              kNoResources);
   });
   EXPECT_THAT(lines, ElementsAre("no disk [rank 0]"));
 }

@@ -78,7 +78,7 @@ TEST_F(JobTest, SaysWhyItsBodyFailed) {
   EXPECT_THAT(none.err, HasSubstr("there is no option --stepps; did you mean steps?"));
   const Ended io =
       ended({}, [](Job&) { throw Error(ErrorCode::io, "the disk is full", "make room"); });
-  EXPECT_EQ(io.status, 1);
+  EXPECT_EQ(io.status, 4);
   EXPECT_EQ(io.err, "program: the disk is full; make room\n");
   const Ended other = ended({}, [](Job&) { throw std::runtime_error("odd"); });
   EXPECT_EQ(other.status, 1);

@@ -1,4 +1,4 @@
-#include "shoal/train/run/report_error.h"
+#include "shoal/runtime/base/report_error.h"
 
 #include <cstdio>
 
