@@ -17,6 +17,8 @@ namespace shoal::app {
 using Action = std::function<int()>;
 
 void add_train(CLI::App& app, Action& action);
+void add_predict(CLI::App& app, Action& action);
+void add_evaluate(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_tokenizer(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);

@@ -1,5 +1,5 @@
-// shoal: train, generate, tokenizer, data, checkpoint, report, scale, jobs, env, diagnose, doctor,
-// submit, plan, token, help, version.
+// shoal: train, predict, evaluate, generate, tokenizer, data, checkpoint, report, scale, jobs, env,
+// diagnose, doctor, submit, plan, token, help, version.
 #include <csignal>
 #include <cstdio>
 
@@ -47,6 +47,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", SHOAL_VERSION);
   Action action;
   add_train(app, action);
+  add_predict(app, action);
+  add_evaluate(app, action);
   add_generate(app, action);
   add_tokenizer(app, action);
   add_data(app, action);

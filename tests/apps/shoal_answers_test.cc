@@ -94,6 +94,14 @@ TEST_F(ShoalQuestions, LearnsToAnswer) {
   EXPECT_GT(best["q0"][0]["probability"], best["q0"][1]["probability"]);
   EXPECT_FALSE(json_of(out() + "/predict_results.json").contains("test_f1"));  // without answers
 
+  const auto predicted = shoal(
+      {"predict", "-m", out(), mine_ / "test.json", "--max_seq_length", "24", "--doc_stride", "6"});
+  ASSERT_EQ(predicted.status, 0) << predicted.err;
+  const json first = json::parse(predicted.out.substr(0, predicted.out.find('\n')));
+  EXPECT_EQ(first["id"], "q0");
+  EXPECT_EQ(first["prediction"], "bad");
+  EXPECT_GT(first["probability"], 0.5);
+
   // The saved config.json states the task. Only the first questions are evaluated.
   const auto again =
       shoal({"train", "--model_name_or_path", out(), "--do_train", "false", "--validation_file",
@@ -243,6 +251,14 @@ TEST_F(ShoalTags, LearnsToTag) {
     expected += "\n";
   }
   EXPECT_EQ(text_of(out() + "/predictions.txt"), expected);
+  const auto predicted = shoal({"predict", "-m", out(), mine_ / "test.conll"});
+  ASSERT_EQ(predicted.status, 0) << predicted.err;
+  const json first = json::parse(predicted.out.substr(0, predicted.out.find('\n')));
+  EXPECT_EQ(first["words"], json(tagged(1)[0]));
+  EXPECT_EQ(first["prediction"].size(), first["words"].size());
+  for (std::size_t w = 0; w < first["words"].size(); ++w)
+    EXPECT_EQ(first["prediction"][w], tag_of(first["words"][w]));
+  EXPECT_EQ(first["probability"].size(), first["words"].size());
 
   // The saved model is evaluated on JSON lines and on the same data as CSV. Words within the
   // length limit are tagged.
@@ -330,9 +346,11 @@ TEST_F(ShoalTags, RefusesWhatDoesNotFit) {
   std::ofstream(mine_ / "other.conll") << "the O\nshoal B-FISH\n";
   refused({"--validation_file", mine_ / "other.conll"},
           "other.conll, line 1: the label is 'B-FISH', none of the 3 classes (B-TEMP, I-TEMP, O)");
-  std::ofstream(mine_ / "odd.jsonl") << R"({"tokens": ["a"], "tags": ["O", "O"]})" << "\n";
+  std::ofstream(mine_ / "odd.jsonl") << R"({"tokens": ["a"], "tags": ["O", "O"]})"
+                                     << "\n";
   refused({"--train_file", mine_ / "odd.jsonl"}, "odd.jsonl, line 1: 1 words but 2 tags");
-  std::ofstream(mine_ / "none.jsonl") << R"({"tokens": [], "tags": []})" << "\n";
+  std::ofstream(mine_ / "none.jsonl") << R"({"tokens": [], "tags": []})"
+                                      << "\n";
   refused({"--train_file", mine_ / "none.jsonl"}, "none.jsonl: no sentence has a tag");
   // A model of another task: its weights are used, but a head without training is refused.
   ASSERT_EQ(shoal(tag(tiny_bert(), {"--max_steps", "1", "--output_dir", out()})).status, 0);

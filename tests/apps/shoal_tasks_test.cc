@@ -76,6 +76,58 @@ TEST_F(ShoalTasks, LearnsToClassifyAndPredicts) {
             json_of(out() + "/eval_results.json")["eval_loss"]);
 }
 
+// `shoal predict` and `shoal evaluate` have the numbers of a run of `shoal train`.
+TEST_F(ShoalTasks, PredictsAndEvaluatesAlone) {
+  const auto trained =
+      shoal(classify(tiny_bert(), {"--num_train_epochs", "2", "--output_dir", out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const ProgramOptions aside{.environment = {"TMPDIR=" + (mine_ / "tmp")}};
+  std::filesystem::create_directory(mine_ / "tmp");
+  const auto lines = shoal({"predict", "--model", out(), mine_ / "test.tsv"}, aside);
+  ASSERT_EQ(lines.status, 0) << lines.err;
+  std::istringstream rows(lines.out);
+  std::string expected = "index\tprediction\n";
+  int count = 0;
+  for (std::string line; std::getline(rows, line); ++count) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    expected += fmt::format("{}\t{}\n", count, row["prediction"].get<std::string>());
+    const nlohmann::json& shares = row["probabilities"];
+    EXPECT_NEAR(shares["awful"].get<double>() + shares["fine"].get<double>(), 1, 2e-6) << line;
+    EXPECT_EQ(row["probability"], shares[row["prediction"].get<std::string>()]);
+    EXPECT_GE(row["probability"], 0.5);
+    EXPECT_EQ(row["index"], count);
+  }
+  EXPECT_EQ(count, 21);
+  EXPECT_EQ(text_of(out() + "/predict_results.txt"), expected);
+
+  for (const auto& [name, header] :
+       {std::pair{"rows.csv", "index,prediction,probability,probabilities.awful,"},
+        {"rows.tsv", "index\tprediction\tprobability\tprobabilities.awful\t"}}) {
+    const auto table = shoal({"predict", "-m", out(), mine_ / "test.tsv", "-o", mine_ / name});
+    ASSERT_EQ(table.status, 0) << table.err;
+    EXPECT_THAT(table.out, HasSubstr("21 predictions in " + (mine_ / name)));
+    const std::string text = text_of(mine_ / name);
+    EXPECT_THAT(text, ::testing::StartsWith(header));
+    EXPECT_EQ(std::ranges::count(text, '\n'), 22);
+  }
+
+  const auto measured = shoal({"evaluate", "-m", out(), mine_ / "dev.tsv", "--json"}, aside);
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  const nlohmann::json metrics = nlohmann::json::parse(measured.out);
+  const nlohmann::json before = json_of(out() + "/eval_results.json");
+  EXPECT_EQ(metrics["eval_accuracy"], before["eval_accuracy"]);
+  EXPECT_EQ(metrics["eval_loss"], before["eval_loss"]);
+  EXPECT_THAT(shoal({"evaluate", "-m", out(), mine_ / "dev.tsv"}).out,
+              ::testing::StartsWith("eval_accuracy "));
+  EXPECT_TRUE(std::filesystem::is_empty(mine_ / "tmp"));  // nothing is left
+
+  expect_refused(shoal({"predict", "-m", out(), mine_ / "test.tsv", "-o", "x.txt"}),
+                 "give a name that ends with .jsonl, .csv or .tsv");
+  expect_refused(shoal({"predict", "-m", out(), mine_ / "none.tsv"}), "none.tsv");
+  expect_refused(shoal({"generate", "-m", out(), "-p", "the shoal"}),
+                 "use `shoal predict --model " + out() + " FILE`");
+}
+
 TEST_F(ShoalTasks, EvaluatesInTheDirectoryOfTheTraining) {
   const auto trained = shoal(
       classify(tiny_bert(), {"--max_steps", "1", "--do_eval", "false", "--output_dir", out()}));
@@ -404,7 +456,8 @@ TEST_F(ShoalTasks, ReadsTheSameColumnsInEveryFile) {
   std::filesystem::create_directories(mine_ / "shards");
   for (const auto& [name, second] : {std::pair{"a", ""}, {"b", R"("sentence2": "fish", )"}})
     std::ofstream(mine_ / fmt::format("shards/{}.jsonl", name))
-        << R"({"sentence1": "the shoal", )" << second << R"("label": "fine"})" << "\n";
+        << R"({"sentence1": "the shoal", )" << second << R"("label": "fine"})"
+        << "\n";
   expect_refused(
       shoal(words_of(
           tiny_bert(),

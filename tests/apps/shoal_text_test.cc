@@ -76,7 +76,8 @@ TEST_F(Shoal, AcceptsADirectoryWithOnlyTokenizerModel) {
 TEST_F(Shoal, PreparesAsItsOptionsSay) {
   std::ofstream(mine_ / "text.txt")
       << "the shoal asks where it goes\n\nswims in\ncold water\n\nand no fish\n";
-  std::ofstream(mine_ / "records.jsonl") << R"({"text": "the fish", "body": "asks"})" << "\n";
+  std::ofstream(mine_ / "records.jsonl") << R"({"text": "the fish", "body": "asks"})"
+                                         << "\n";
   std::ofstream(mine_ / "bytes.txt") << "good \xff\n";
   int runs = 0;
   const auto prepare = [&](std::vector<std::string> more) {
@@ -143,6 +144,18 @@ TEST_F(Shoal, TrainsTokenizersAsItsOptionsSay) {
   expect_refused(
       shoal({"tokenizer", "train", "-o", mine_ / "t", "--vocab-size", "10", *data_ / "train.txt"}),
       "10");
+}
+
+TEST_F(Shoal, EvaluatesALanguageModelAlone) {
+  ASSERT_EQ(train({"--save_strategy", "no"}).status, 0);
+  const auto measured = shoal(
+      {"evaluate", "-m", out(), *data_ / "validation.txt", "--max_seq_length", "32", "--json"});
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  std::ifstream file(out() + "/eval_results.json");
+  EXPECT_EQ(nlohmann::json::parse(measured.out)["eval_loss"],
+            nlohmann::json::parse(file)["eval_loss"]);
+  expect_refused(shoal({"predict", "-m", out(), *data_ / "validation.txt"}),
+                 "a model for causal-lm has no labels to predict; `shoal evaluate`");
 }
 
 // The error comes before any data is read, and names the option. The same holds for the data cache.

@@ -28,7 +28,7 @@ SMALLER = {
 # Texts that the output must contain, so that a page cannot pass by doing nothing.
 SAYS = {
     "install": ["shoal 0.", "huge pages"],
-    "fine-tune": ["eval_accuracy", "predictions in out/predictions", "index\tprediction"],
+    "fine-tune": ["eval_accuracy", "6 predictions in predictions.csv", '"probabilities"'],
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
     "collectives": ["average bus bandwidth", "every result right", "all_reduce"],
     "planning": ["MFU"],

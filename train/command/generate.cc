@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "shoal/train/command/local_model.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/text_stream.h"
+#include "shoal/train/tasks/make_task.h"
 
 namespace shoal::command {
 namespace {
@@ -48,6 +50,13 @@ std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
   const std::string source = directory + "/config.json";
   const nlohmann::json config = nn::with_model_type(read_json_file(source), source);
   nn::check_sizes(config, source, directory);
+  const std::optional<TaskKind> kind = task_of(config);
+  if (kind == TaskKind::text_classification || kind == TaskKind::question_answering ||
+      kind == TaskKind::token_classification)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} is a model for {}, which continues no text", directory, to_string(*kind)),
+        fmt::format("use `shoal predict --model {} FILE`", directory));
   return nn::make_causal_lm(config, source);
 }
 

@@ -6,6 +6,7 @@
 #include "shoal/train/command/task_data.h"
 #include "shoal/train/tasks/question_answering/answers.h"
 #include "shoal/train/tasks/question_answering/squad_features.h"
+#include "shoal/train/trainer/log_format.h"
 
 namespace shoal::command {
 namespace {
@@ -92,6 +93,23 @@ class AnsweredQuestions final : public TaskData {
   std::vector<File> evaluated(const Dataset& dataset,
                               const Predictions& predictions) const override {
     return files("eval", dataset, predictions);
+  }
+  std::vector<nlohmann::ordered_json> answers(const Dataset& dataset,
+                                              const Predictions& predictions) const override {
+    const auto& squad = dynamic_cast<const SquadDataset&>(dataset);
+    const std::vector<PredictedAnswer> found = answers_of(squad, predictions, options_);
+    std::vector<nlohmann::ordered_json> rows;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto chosen = std::ranges::find(found[i].best, found[i].text, &AnswerCandidate::text);
+      const SquadQuestion& question = squad.file().questions[i];
+      rows.push_back({{"index", i},
+                      {"id", question.id},
+                      {"question", question.text},
+                      {"prediction", found[i].text},
+                      {"probability",
+                       chosen == found[i].best.end() ? 0.0 : round_to(chosen->probability, 6)}});
+    }
+    return rows;
   }
 
  private:

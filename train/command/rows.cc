@@ -9,12 +9,14 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/command/task_data.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/metrics/classification.h"
 #include "shoal/train/metrics/glue.h"
 #include "shoal/train/tasks/classification/glue.h"
 #include "shoal/train/tasks/classification/text_dataset.h"
+#include "shoal/train/trainer/log_format.h"
 
 namespace shoal::command {
 namespace {
@@ -66,9 +68,16 @@ class ClassifiedRows final : public TaskData {
   // "index<tab>class or score" per sample, under a header, as run_glue writes them.
   std::vector<File> predicted(const Dataset& dataset,
                               const Predictions& predictions) const override;
+  std::vector<nlohmann::ordered_json> answers(const Dataset& dataset,
+                                              const Predictions& predictions) const override;
 
  private:
   bool regression() const { return labels_.empty(); }
+  // Labels in the order of the model's head.
+  const LabelSet& head_labels() const {
+    const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
+    return as_the_model ? model_labels_ : labels_;
+  }
 
   DataArguments data_;
   SameColumns columns_;
@@ -114,8 +123,7 @@ void ClassifiedRows::name_labels(nlohmann::json& config) const {
     return;
   }
   config["problem_type"] = "single_label_classification";
-  const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
-  set_labels(config, as_the_model ? model_labels_ : labels_);
+  set_labels(config, head_labels());
 }
 
 std::vector<std::string> ClassifiedRows::metric_names() const {
@@ -192,13 +200,33 @@ std::vector<TaskData::File> ClassifiedRows::predicted(const Dataset& /*dataset*/
     for (std::size_t i = 0; i < predictions.samples.size(); ++i)
       text += fmt::format("{}\t{:3.3f}\n", i, predictions.samples[i].scores.at(0));
   } else {
-    const bool as_the_model = !model_labels_.empty() && labels_.ids_in(model_labels_);
-    const LabelSet& labels = as_the_model ? model_labels_ : labels_;
     const std::vector<std::int64_t> best = predictions.best_classes();
     for (std::size_t i = 0; i < best.size(); ++i)
-      text += fmt::format("{}\t{}\n", i, labels.name(best[i]));
+      text += fmt::format("{}\t{}\n", i, head_labels().name(best[i]));
   }
   return {{"predict_results.txt", std::move(text)}};
+}
+
+std::vector<nlohmann::ordered_json> ClassifiedRows::answers(const Dataset& /*dataset*/,
+                                                            const Predictions& predictions) const {
+  std::vector<nlohmann::ordered_json> rows;
+  for (const SamplePrediction& sample : predictions.samples) {
+    nlohmann::ordered_json& row = rows.emplace_back();
+    row["index"] = rows.size() - 1;
+    if (regression()) {
+      row["prediction"] = round_to(static_cast<double>(sample.scores.at(0)), 6);
+      continue;
+    }
+    const std::vector<double> shares = probabilities(sample.scores);
+    const auto best = std::ranges::max_element(sample.scores) - sample.scores.begin();
+    row["prediction"] = head_labels().name(best);
+    row["probability"] = shares[static_cast<std::size_t>(best)];
+    OrderedFields all;
+    for (std::size_t i = 0; i < shares.size(); ++i)
+      all[head_labels().name(static_cast<std::int64_t>(i))] = shares[i];
+    row["probabilities"] = std::move(all).json();
+  }
+  return rows;
 }
 
 }  // namespace

@@ -221,6 +221,12 @@ void check_data(const RunArguments& a, TaskKind kind) {
         std::find(given.tasks.begin(), given.tasks.end(), kind) == given.tasks.end()) {
       std::vector<std::string_view> names;
       for (const TaskKind task : given.tasks) names.push_back(to_string(task));
+      if (given.name == std::string_view("test_file"))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("a model for {} has no labels to predict", to_string(kind)),
+                    fmt::format("`shoal evaluate` measures its loss, `shoal generate` continues a "
+                                "text; for another head give --task {}",
+                                fmt::join(names, " or ")));
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} is given, but the task is {}", given.name, to_string(kind)),
                   fmt::format("give --task {}", fmt::join(names, " or ")));

@@ -121,6 +121,29 @@ class TaggedWords final : public TaskData {
     return {{"predictions.txt", std::move(text)}};
   }
 
+  std::vector<nlohmann::ordered_json> answers(const Dataset& dataset,
+                                              const Predictions& predictions) const override {
+    const auto& tagged = dynamic_cast<const TaggedDataset&>(dataset);
+    const auto classes = static_cast<std::size_t>(predictions.classes);
+    std::vector<nlohmann::ordered_json> rows;
+    for (const SamplePrediction& sample : predictions.samples) {
+      const auto index = std::ssize(rows);
+      nlohmann::ordered_json tags = nlohmann::ordered_json::array(), shares = tags;
+      for (const std::int64_t place : tagged.first_pieces(index)) {
+        const auto scores =
+            std::span(sample.scores).subspan(static_cast<std::size_t>(place) * classes, classes);
+        const auto best = std::ranges::max_element(scores) - scores.begin();
+        tags.push_back(names().name(best));
+        shares.push_back(probabilities(scores)[static_cast<std::size_t>(best)]);
+      }
+      rows.push_back({{"index", index},
+                      {"words", tagged.words_with_pieces(index)},
+                      {"prediction", std::move(tags)},
+                      {"probability", std::move(shares)}});
+    }
+    return rows;
+  }
+
  private:
   // Labels in the order of the model's head.
   const LabelSet& names() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/trainer/log_format.h"
 
 namespace shoal::command {
 namespace {
@@ -36,6 +38,15 @@ std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count) {
   if (!count || all == nullptr) return all;
   return std::make_shared<FirstSamples>(std::move(all), *count);
+}
+
+std::vector<double> probabilities(std::span<const float> scores) {
+  const float most = *std::ranges::max_element(scores);
+  std::vector<double> all;
+  double sum = 0;
+  for (const float score : scores) sum += all.emplace_back(std::exp(double{score} - double{most}));
+  for (double& one : all) one = round_to(one / sum, 6);
+  return all;
 }
 
 std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArguments& data,

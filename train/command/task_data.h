@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,10 @@ class TaskData {
   // Files that do_predict writes, the main one first; and files that an evaluation writes.
   virtual std::vector<File> predicted(const Dataset& dataset,
                                       const Predictions& predictions) const = 0;
+  // What `shoal predict` prints of each sample, in order: {"index": 0, "prediction": "fine",
+  // "probability": 0.98, ...}.
+  virtual std::vector<nlohmann::ordered_json> answers(const Dataset& dataset,
+                                                      const Predictions& predictions) const = 0;
   virtual std::vector<File> evaluated(const Dataset& /*dataset*/,
                                       const Predictions& /*predictions*/) const {
     return {};
@@ -82,6 +87,8 @@ std::optional<LabelSet> given_labels(const DataArguments& data,
 Error no_labels_of_a_stream(const DataArguments& data, const char* what);
 // Sets num_labels, id2label and label2id.
 void set_labels(nlohmann::json& config, const LabelSet& labels);
+// Softmax of one sample's or position's scores, rounded to six digits.
+std::vector<double> probabilities(std::span<const float> scores);
 // The first `count` samples; nullopt: all. Null stays null.
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count);

@@ -19,10 +19,12 @@ int train(const std::vector<std::string>& words, const AddSources& add_sources);
 
 // A run inside a process that continues after it, such as Python's.
 struct Guest {
-  nlohmann::json options;            // of `shoal train`, as in a JSON file
-  ConsoleCallback::Options console;  // of rank 0
+  nlohmann::json options;                                  // of `shoal train`, as in a JSON file
+  ConsoleCallback::Options console;                        // of rank 0
+  std::vector<nlohmann::ordered_json>* answers = nullptr;  // where do_predict's samples go
   // Filled by train():
-  nlohmann::ordered_json metrics;  // those of all_results.json
+  nlohmann::ordered_json metrics;    // those of all_results.json
+  std::vector<std::string> notices;  // of rank 0, also printed
   std::string problem;  // the line that `shoal train` would print; empty on ranks that print none
 };
 

@@ -119,6 +119,8 @@ void predict(const RankParts& rank, Trainer& trainer, const OutputFiles& output,
   auto files = rank.setup.samples->predicted(*dataset, predicted.predictions);
   for (TaskData::File& file : files) file.name = with_suffix(file.name, suffix);
   output.write(files);
+  if (rank.guest != nullptr && rank.guest->answers != nullptr)
+    *rank.guest->answers = rank.setup.samples->answers(*dataset, predicted.predictions);
   OrderedFields all(std::move(metrics));
   for (const auto& [name, value] : predicted.metrics.items()) all[name + suffix] = value;
   metrics = std::move(all).json();
@@ -200,7 +202,10 @@ class RankRun {
   }
   void say_notices() {
     for (const auto* notices : {&rank_.notices, &rank_.setup.notices})
-      for (const std::string& line : *notices) say(line);
+      for (const std::string& line : *notices) {
+        say(line);
+        if (main_rank_ && rank_.guest != nullptr) rank_.guest->notices.push_back(line);
+      }
   }
 
   TrainerParts trainer_parts() {

@@ -110,6 +110,15 @@ std::vector<std::int64_t> TaggedDataset::first_pieces(std::int64_t index) const 
   return places;
 }
 
+std::vector<std::string> TaggedDataset::words_with_pieces(std::int64_t index) const {
+  const std::vector<std::string>& words = text_->sentences[static_cast<std::size_t>(index)].words;
+  const std::vector<TextSpan> pieces = pieces_of(index).words;
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    if (pieces[i].begin < pieces[i].end) kept.push_back(words[i]);
+  return kept;
+}
+
 std::vector<std::string> tags_where_labelled(std::span<const std::int32_t> classes,
                                              std::span<const std::int32_t> labels,
                                              const LabelSet& names) {

@@ -36,6 +36,8 @@ class TaggedDataset final : public Dataset {
   // Position of each word's first piece in the sample. Words that were cut off, or that the
   // tokenizer turns into no tokens, have no entry.
   std::vector<std::int64_t> first_pieces(std::int64_t index) const;
+  // The words that have an entry in first_pieces().
+  std::vector<std::string> words_with_pieces(std::int64_t index) const;
 
  private:
   struct Pieces {
