@@ -1,5 +1,6 @@
 #include "aws_words.h"
 
+#include "command_line.h"
 #include <CLI/CLI.hpp>
 
 namespace shoal::app {
@@ -10,6 +11,7 @@ void add_aws_words(CLI::App& command, AwsWords& words) {
                      "of ~/.aws/config; else AWS_PROFILE, or the keys in the environment");
   command.add_option("--endpoint-url", words.endpoint_url,
                      "instead of AWS's own endpoints, for every service; may be http://");
+  rarely(command, {"--region", "--profile", "--endpoint-url"});
 }
 
 }  // namespace shoal::app

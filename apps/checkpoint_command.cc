@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_line.h"
 #include "commands.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
@@ -121,7 +122,7 @@ void add_checkpoint(CLI::App& app, Action& action) {
   command->add_option("from", o->from, "a checkpoint, a model, or an output_dir")->required();
   command->add_option("to", o->to, "a directory that is not there yet")->required();
   command->add_option("--shards", o->shards, "write parts for so many ranks; any number reads them")
-      ->check(CLI::Range(1, kMostShards));
+      ->check(from_to(1, kMostShards));
   command->add_option("--dtype", *dtype, "of weights; without: as they are")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   command->add_flag("--weights-only{false}", o->optimizer, "leave the optimizer state behind");

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_line.h"
 #include "commands.h"
 #include "sources.h"
 #include <CLI/CLI.hpp>
@@ -115,6 +116,8 @@ void add_data(CLI::App& app, Action& action) {
   command->add_flag("--repair-utf8", o->prepare.repair_utf8, "replace ill-formed bytes by U+FFFD");
   command->add_flag("--overwrite", o->prepare.overwrite_cache, "although nothing has changed");
   command->add_option("--threads", o->prepare.threads, "0: all cores")->capture_default_str();
+  rarely(*command, {"--split", "--document", "--text-field", "--add-special-tokens", "--append-eos",
+                    "--repair-utf8", "--overwrite", "--threads"});
   command->callback([&action, o] { action = [o] { return prepare(*o); }; });
 }
 

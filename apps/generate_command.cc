@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "command_line.h"
 #include "commands.h"
 #include <CLI/CLI.hpp>
 
@@ -40,16 +41,16 @@ void add_generate(CLI::App& app, Action& action) {
   command
       ->add_option("--max-new-tokens,--max_new_tokens", o->generation.max_new_tokens,
                    "at most so many")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--temperature", o->generation.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--top-k,--top_k", o->generation.top_k, "of the likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--top-p,--top_p", o->generation.top_p, "of the probability; 1: all")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(from_to(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", o->generation.seed, "of the sampling")->capture_default_str();
   command->add_flag("--greedy", o->greedy, "always the likeliest token");
@@ -59,6 +60,8 @@ void add_generate(CLI::App& app, Action& action) {
                       "write input_ids and the logits of every position (safetensors)");
   command->add_option("--input-ids", o->input_ids,
                       "take input_ids [B, T] from this safetensors file instead of a prompt");
+  rarely(*command,
+         {"--tokenizer", "--top-k", "--bf16", "--no-stop", "--logits-out", "--input-ids"});
   command->callback([&action, o] { action = [o] { return generate(*o); }; });
 }
 

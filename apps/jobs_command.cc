@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "aws.h"
+#include "command_line.h"
 #include "commands.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -287,7 +288,7 @@ void add_jobs(CLI::App& app, Action& action) {
   };
   const auto watches = [&](CLI::App* command) {
     command->add_option("--interval", words->watch.interval_seconds, "seconds between questions")
-        ->check(CLI::Range(0.01, 3600.0))
+        ->check(from_to(0.01, 3600.0))
         ->capture_default_str();
     return command;
   };
@@ -296,7 +297,7 @@ void add_jobs(CLI::App& app, Action& action) {
   listing->add_option("--status", words->filter.status, "only such jobs")
       ->check(CLI::IsMember({"InProgress", "Completed", "Failed", "Stopping", "Stopped"}));
   listing->add_option("--max", words->filter.most, "at most so many")
-      ->check(CLI::Range(1, 100'000))
+      ->check(from_to(1, 100'000))
       ->capture_default_str();
   one(add("describe", "All about a job; --json: SageMaker's whole answer", describe));
   watches(one(add("attach",

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "command_line.h"
 #include "commands.h"
 #include "core_files.h"
 #include "parse_problem.h"
@@ -43,6 +44,7 @@ namespace {
 
 int run(int argc, char** argv) {
   CLI::App app{"Shoal trains transformer models, on one rank or on many.", "shoal"};
+  set_help_style(app);
   app.require_subcommand(1);
   app.set_version_flag("--version", SHOAL_VERSION);
   Action action;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "command_line.h"
 #include "commands.h"
 #include "plan_calibrate.h"
 #include "plan_spot_command.h"
@@ -365,24 +366,24 @@ void add_plan(CLI::App& app, Action& action) {
                    "gpt2, llama, bert, albert, ..., a model's directory, or a config.json");
   plan->add_option("--config_overrides", wanted->overrides, "n_layer=48,n_embd=1600");
   plan->add_option("--machine", wanted->machine, "a machine's name, or its .json");
-  plan->add_option("--nodes", wanted->nodes, "machines")->check(CLI::Range(1, 100'000));
+  plan->add_option("--nodes", wanted->nodes, "machines")->check(from_to(1, 100'000));
   plan->add_option("--batch", wanted->batch, "samples of a step, of all ranks; 0: one a rank")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   plan->add_option("--length", wanted->length, "positions of a sample; 0: the model's")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   plan->add_option("--dtype", wanted->dtype, "f32, bf16 or f16");
   plan->add_option("--memory_gb", wanted->memory_gb, "GB of a device that may be used; 0: 94 %")
-      ->check(CLI::NonNegativeNumber);
-  plan->add_option("--price", wanted->price, "dollars an hour and node")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  plan->add_option("--price", wanted->price, "dollars an hour and node")->check(at_least(0));
   plan->add_option("--tokens", wanted->tokens, "of the whole run: prints its hours and dollars")
-      ->check(CLI::NonNegativeNumber);
-  plan->add_option("--top", wanted->keep, "layouts to print")->check(CLI::Range(1, 1000));
+      ->check(at_least(0));
+  plan->add_option("--top", wanted->keep, "layouts to print")->check(from_to(1, 1000));
   plan->add_flag("--json", wanted->json, "the layouts, as JSON");
   plan->add_option("--save", wanted->save, "write the fastest layout for shoal train --plan");
   plan->add_option("--fit", wanted->fit,
                    "the output_dir of a run that --machine predicted: writes that machine, as the "
                    "run measured it, to --save");
+  rarely(*plan, {"--config_overrides", "--memory_gb", "--price", "--tokens", "--top", "--fit"});
   plan->final_callback([&action, wanted, plan] {
     if (!plan->get_subcommands().empty()) return;
     action = [wanted] {

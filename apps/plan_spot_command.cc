@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -210,30 +211,32 @@ void add_plan_spot(CLI::App& plan, Action& action) {
       ->required();
   command->add_option("--hours", words->hours, "hours that the run works on --nodes nodes")
       ->required()
-      ->check(CLI::Range(1e-3, 1e5));
+      ->check(from_to(1e-3, 1e5));
   command->add_option("--deadline", words->deadline, "hours from the start; 0: none")
-      ->check(CLI::Range(0.0, 1e5));
-  command->add_option("--budget", words->budget, "dollars; 0: none")->check(CLI::NonNegativeNumber);
+      ->check(from_to(0.0, 1e5));
+  command->add_option("--budget", words->budget, "dollars; 0: none")->check(at_least(0));
   command->add_option("--nodes", words->nodes, "nodes that the run needs at once")
-      ->check(CLI::Range(1, 100'000))
+      ->check(from_to(1, 100'000))
       ->capture_default_str();
   command->add_option("--price", words->price, "dollars an hour and on-demand node")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--machine", words->machine, "machine whose price --price replaces");
   command
       ->add_option("--spot-price", words->spot_price, "the same of spot; else the trace's prices")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--checkpoint-seconds", words->checkpoint, "time that a checkpoint takes")
-      ->check(CLI::Range(0.0, 1e5))
+      ->check(from_to(0.0, 1e5))
       ->capture_default_str();
   command->add_option("--restart-seconds", words->restart, "from new instances to the first step")
-      ->check(CLI::Range(0.0, 1e5))
+      ->check(from_to(0.0, 1e5))
       ->capture_default_str();
   command
       ->add_option("--interval-seconds", words->interval,
                    "work between checkpoints; else Daly's, by --checkpoint-seconds and the trace")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(from_to(0.0, 1e9));
   command->add_flag("--json", words->json, "all outcomes, as JSON");
+  rarely(*command, {"--machine", "--spot-price", "--checkpoint-seconds", "--restart-seconds",
+                    "--interval-seconds"});
   command->callback([&action, words] { action = [words] { return plan_spot(*words); }; });
 }
 

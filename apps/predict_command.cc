@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "command_line.h"
 #include "commands.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -32,22 +33,23 @@ struct PredictWords {
 // Options of `shoal train` that change how a file is read or how fast a model is run.
 struct Passed {
   const char *name, *help;
-  bool is_flag = false;
+  bool is_flag = false, is_essential = false;
 };
 constexpr std::array kPassed = {
     Passed{"task", "if config.json does not name it"},
     Passed{"tokenizer_name", "if the model's directory has none"},
-    Passed{"text_column_names", "one or two columns with the texts, separated by a comma"},
-    Passed{"label_column_name", "the column with the labels"},
+    Passed{"text_column_names", "one or two columns with the texts, separated by a comma", false,
+           true},
+    Passed{"label_column_name", "the column with the labels", false, true},
     Passed{"label_list",
            "the labels in the order of the model's classes, if it does not name them"},
     Passed{"column_names", "columns of a file without a header line"},
     Passed{"task_name", "a GLUE task, which gives columns and metrics"},
     Passed{"version_2_with_negative", "some questions have no answer", true},
     Passed{"skip_bad_rows", "leave out rows that cannot be read, instead of ending", true},
-    Passed{"max_seq_length", "tokens of a sample at most; longer texts are cut"},
+    Passed{"max_seq_length", "tokens of a sample at most; longer texts are cut", false, true},
     Passed{"doc_stride", "tokens that the pieces of a long text share, to answer questions"},
-    Passed{"per_device_eval_batch_size", "samples that are computed together (8)"},
+    Passed{"per_device_eval_batch_size", "samples that are computed together (8)", false, true},
     Passed{"bf16", "compute in bfloat16", true},
     Passed{"use_cpu", "even if there is a GPU", true}};
 
@@ -68,6 +70,7 @@ void add_passed(CLI::App& command, command::PredictOptions& run) {
             run.options.insert_or_assign(passed.name, value);
           },
           passed.help);
+    if (!passed.is_essential) rarely(command, {("--" + dashed).c_str()});
   }
 }
 

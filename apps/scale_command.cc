@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "command_line.h"
 #include "commands.h"
 #include "scale/study.h"
 #include <CLI/CLI.hpp>
@@ -275,7 +276,7 @@ void add_scale(CLI::App& app, Action& action) {
   command->add_option("--examples", o->study.examples,
                       "of every run; default: 12 steps of the largest, or a little more");
   command->add_option("--rounds", o->rounds, "medians of so many, turn by turn")
-      ->check(CLI::Range(1, 1000))
+      ->check(from_to(1, 1000))
       ->capture_default_str();
   command->add_option(
       "--launch", o->launch,

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "aws_words.h"
+#include "command_line.h"
 #include "commands.h"
 #include "core_files.h"
 #include "submit_check.h"
@@ -33,7 +34,7 @@ void add_submit(CLI::App& app, Action& action) {
   command->add_flag("--logs", words->logs, "the same, with what the job writes");
   command->add_flag("--json", words->json, "for programs: an object a line");
   command->add_option("--interval", words->interval_seconds, "seconds between questions")
-      ->check(CLI::Range(0.01, 3600.0))
+      ->check(from_to(0.01, 3600.0))
       ->capture_default_str();
   add_aws_words(*command, words->aws);
   command->callback([&action, words] {

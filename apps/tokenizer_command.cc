@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "command_line.h"
 #include "commands.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -130,6 +131,7 @@ void add_tokenizer(CLI::App& app, Action& action) {
       ->capture_default_str();
   trainer->add_flag("--add-prefix-space", options->add_prefix_space, "as RoBERTa may");
   trainer->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
+  rarely(*trainer, {"--min-frequency", "--special-token", "--add-prefix-space", "--threads"});
   trainer->callback([&action, options] { action = [options] { return train(*options); }; });
 
   for (const bool encoding : {true, false}) {

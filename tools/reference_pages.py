@@ -38,7 +38,7 @@ def cell(text):
 
 
 def options(shoal):
-    """Sections of `shoal train --help` as tables."""
+    """Sections of `shoal train --help-all` as tables."""
     text = all_help(shoal, "train")
     page = ["# Options of shoal train", MADE,
             "In a JSON file of options a name stands without dashes; what the command line says wins. The same names "
@@ -47,7 +47,7 @@ def options(shoal):
             "`parameters`.", ""]
     sections = re.split(r"^([a-z]+): (.*)\n", text, flags=re.MULTILINE)[1:]
     if len(sections) < 3 * 5:
-        raise RuntimeError("`shoal train --help` has no sections: its layout has changed")
+        raise RuntimeError("`shoal train --help-all` has no sections: its layout has changed")
     for _, title, body in zip(sections[::3], sections[1::3], sections[2::3]):
         page += [f"## {title}", "| option | meaning | values, default |", "|---|---|---|"]
         entries = re.split(r"^  (--\S+)(?: ([A-Z]+))?(?=\s)", body, flags=re.MULTILINE)[1:]

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "collective_perf/bytes.h"
+#include "command_line.h"
 #include "parse_problem.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
@@ -61,6 +62,7 @@ std::optional<Options> parse(int argc, char** argv) {
       "and\n"
       "each rule is measured again with the whole table in force before it is written.",
       "shoal-collective-tune"};
+  app::set_help_style(app);
   app.add_option("-o,--output", options.output, "file of the rules; default: standard output");
   app.add_option("--operations", operations, "which to tune")
       ->delimiter(',')
@@ -92,10 +94,12 @@ std::optional<Options> parse(int argc, char** argv) {
       "print the rules in force for this group (built-in, SHOAL_COLLECTIVES, --collectives) "
       "and end");
   app.add_flag("-q,--quiet", options.quiet, "no progress bar");
+  app::rarely(app, {"--memory", "--slices", "--margin", "--transport", "--collectives",
+                    "--deadline", "--json", "--quiet"});
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    terminal::print("{}", app.help());
+  } catch (const CLI::Success& answer) {
+    app::show_answer(app, answer);
     return std::nullopt;
   } catch (const CLI::ParseError& problem) {
     throw Error(ErrorCode::invalid_argument, app::parse_problem(app, problem));

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "command_line.h"
 #include "core_files.h"
 #include "fetch.h"
 #include "parse_problem.h"
@@ -35,6 +36,7 @@ int run(int argc, char** argv) {
       "mpirun where the job asks for it), leaves the model in model/ or the reason in "
       "output/failure. SIGTERM saves a checkpoint first.",
       "train"};
+  shoal::app::set_help_style(app);
   app.set_version_flag("--version", SHOAL_VERSION);
   app.add_option("--prefix", options.root, "instead of /opt/ml (or SAGEMAKER_BASE_DIR)");
   app.add_flag("--dry-run", options.only_shows,
@@ -61,6 +63,10 @@ int run(int argc, char** argv) {
                  "without its process until mpirun is taken for done");
   app.add_option("--grace-seconds", options.grace_seconds,
                  "after SIGTERM, until the ranks are killed");
+  shoal::app::rarely(
+      app, {"--shoal", "--python", "--for-gpus", "--mpirun", "--sshd", "--ssh", "--ssh-keygen",
+            "--ssh-keyscan", "--ssh-keys", "--ssh-port", "--orted", "--poll-seconds",
+            "--connect-seconds", "--start-seconds", "--quiet-seconds", "--grace-seconds"});
   const CLI::App* const rank =
       app.add_subcommand(
              "rank",

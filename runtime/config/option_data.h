@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@ struct OptionSet::Impl {
   std::vector<std::pair<std::string, std::string>> sections;  // name, title
   std::vector<OptionData> options;
   std::vector<std::string> problems;
+  std::map<std::string, std::string, std::less<>> synonyms;  // the option, by the other word
   int levels = 0;
 
   OptionData* find(std::string_view name);

@@ -53,6 +53,14 @@ std::string underscored(std::string_view name) {
   return text;
 }
 
+// Lower-case, with '_' for '-'.
+std::string plain(std::string_view name) {
+  std::string text = underscored(name);
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 // Appends `text` to `out`, wrapped at 100 columns and indented by `indent`. `column`: the length of
 // the current line.
 void wrap(std::string& out, std::size_t column, std::size_t indent, std::string_view text) {
@@ -134,9 +142,11 @@ void OptionSet::Impl::unknown(std::string_view name, const std::string& source) 
     problems.push_back(
         fmt::format("there is no option '{}' ({}){}", shortened(name, 100), source, hint));
   };
-  if (const auto meant = ending_with(options, name); !meant.empty() && meant.size() <= 3)
+  if (const auto synonym = synonyms.find(plain(name)); synonym != synonyms.end())
+    return problem(fmt::format("; did you mean {}?", synonym->second));
+  if (const auto meant = ending_with(options, plain(name)); !meant.empty() && meant.size() <= 3)
     return problem(fmt::format("; did you mean {}?", fmt::join(meant, " or ")));
-  problem("; " + did_you_mean(name, names, "--help lists what there is"));
+  problem("; " + did_you_mean(name, names, "--help-all lists all"));
 }
 
 void OptionSet::Impl::give_object(const Json& values, const std::string& source,
@@ -243,6 +253,15 @@ void OptionSet::add_arguments(std::span<const std::string> arguments) {
   }
 }
 
+void OptionSet::add_synonyms(std::span<const std::pair<const char*, const char*>> word_and_option) {
+  for (const auto& [word, name] : word_and_option) {
+    const OptionData* const option = impl_->find(name);
+    if (option == nullptr || option->is_refused || impl_->find(word) != nullptr)
+      throw_error(ErrorCode::internal, "'{}' is no synonym of '{}'", word, name);
+    impl_->synonyms.emplace(word, name);
+  }
+}
+
 void OptionSet::add_problem(std::string text) { impl_->problems.push_back(std::move(text)); }
 
 void OptionSet::finish() {
@@ -293,15 +312,21 @@ nlohmann::ordered_json OptionSet::dump() const {
   return result;
 }
 
-std::string OptionSet::help() const {
+std::string OptionSet::help(std::span<const std::string_view> only) const {
   constexpr std::size_t kIndent = 36;
+  for (const std::string_view name : only) SHOAL_ASSERT(impl_->find(name) != nullptr);
   std::string text;
   for (std::size_t section = 0; section < impl_->sections.size(); ++section) {
+    const auto is_shown = [&](const OptionData& option) {
+      return option.section == section && !option.is_ignored &&
+             (only.empty() || std::ranges::find(only, option.name) != only.end());
+    };
+    if (!only.empty() && std::ranges::none_of(impl_->options, is_shown)) continue;
     const auto& [name, title] = impl_->sections[section];
     text +=
         fmt::format("{}{}{}{}\n", text.empty() ? "" : "\n", name, title.empty() ? "" : ": ", title);
     for (const OptionData& option : impl_->options) {
-      if (option.section != section || option.is_ignored) continue;
+      if (!is_shown(option)) continue;
       // Long choices do not fit beside the name; the help text lists them.
       const bool short_kind = option.kind.size() <= 16;
       std::string head = fmt::format("  --{}{}{}", option.name, option.kind.empty() ? "" : " ",

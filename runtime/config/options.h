@@ -70,6 +70,8 @@ class OptionSet {
   // all values up to the next option. Anything else is a problem.
   void add_arguments(std::span<const std::string> arguments);
 
+  // Other words for options ("lr" for learning_rate), only for the suggestion after a wrong name.
+  void add_synonyms(std::span<const std::pair<const char*, const char*>> word_and_option);
   // For checks across options. finish() reports this problem together with the others.
   void add_problem(std::string text);
   // Writes the values to the bound fields. On problems, throws invalid_argument with one line per
@@ -83,7 +85,8 @@ class OptionSet {
 
   // Effective values by section, and their sources under "_sources". add_json() accepts the result.
   nlohmann::ordered_json dump() const;
-  std::string help() const;  // for --help, grouped by section, at most 100 columns
+  // For --help, grouped by section, at most 100 columns. `only`: the options to show; empty: all.
+  std::string help(std::span<const std::string_view> only = {}) const;
 
  private:
   struct Impl;

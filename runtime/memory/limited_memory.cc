@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/memory/mebibytes.h"
 
 namespace shoal {
 
@@ -32,8 +33,10 @@ std::int64_t LimitedMemory::in_use() const {
 void* LimitedMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream) {
   const auto refuse = [&](std::int64_t in_use) {
     throw Error(ErrorCode::out_of_memory,
-                fmt::format("{} memory: no room for {} bytes of {}: {} of {} bytes are in use ({})",
-                            name(), bytes, to_string(tag), in_use, limit_.bytes, limit_.bound),
+                fmt::format("{} memory: no room for {} of {}: {} of {} are available ({})", name(),
+                            mebibytes(bytes), to_string(tag),
+                            mebibytes(std::max<std::int64_t>(limit_.bytes - in_use, 0)),
+                            mebibytes(limit_.bytes), limit_.bound),
                 "use a smaller batch or model, or more ranks");
   };
   if (bytes > static_cast<std::size_t>(limit_.bytes)) refuse(in_use());

@@ -8,11 +8,10 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/block_marks.h"
+#include "shoal/runtime/memory/mebibytes.h"
 
 namespace shoal {
 namespace {
-
-double gib(std::size_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
 
 // Memory of the device's backend, with errors that name the purpose of the bytes.
 class DeviceMemory final : public MemoryResource {
@@ -27,10 +26,10 @@ class DeviceMemory final : public MemoryResource {
       const auto info = backend_.memory_info(device_);
       throw Error(
           ErrorCode::out_of_memory,
-          fmt::format("{} memory: no room for {} bytes of {}{}", name(), bytes, to_string(tag),
+          fmt::format("{} memory: no room for {} of {}{}", name(), mebibytes(bytes), to_string(tag),
                       info.total == 0 ? std::string()
-                                      : fmt::format(" ({:.2f} of {:.2f} GiB are free)",
-                                                    gib(info.free), gib(info.total))),
+                                      : fmt::format(": {} of {} are available",
+                                                    mebibytes(info.free), mebibytes(info.total))),
           "use a smaller batch or model, or more ranks");
     }
   }
@@ -57,7 +56,7 @@ class PinnedMemory final : public MemoryResource {
       if (problem.code() != ErrorCode::out_of_memory) throw;
       throw Error(
           ErrorCode::out_of_memory,
-          fmt::format("{} memory: no room for {} bytes of {}", name(), bytes, to_string(tag)),
+          fmt::format("{} memory: no room for {} of {}", name(), mebibytes(bytes), to_string(tag)),
           "raise the limit of locked memory (ulimit -l), or run fewer ranks on this host");
     }
   }
@@ -207,9 +206,8 @@ std::string CountingMemory::describe() const {
   std::string text;
   for (std::size_t i = 0; i < kMemoryTags; ++i)
     if (const std::int64_t bytes = tags_[i].current.load(); bytes > 0)
-      text +=
-          fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
-                      to_string(static_cast<MemoryTag>(i)), static_cast<double>(bytes) / 0x1p20);
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(static_cast<MemoryTag>(i)),
+                          mebibytes(bytes));
   return text.empty() ? "nothing" : text;
 }
 

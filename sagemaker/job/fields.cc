@@ -223,7 +223,8 @@ std::optional<Fields> Fields::object(const std::string& name, bool secret) {
 }
 
 void Fields::refuse(const std::string& name, std::string_view why) {
-  if (has(name)) problem(name, why);
+  if (has(name)) return problem(name, why);
+  std::erase(known_, name);  // no suggestion names it
 }
 
 void Fields::finish() {

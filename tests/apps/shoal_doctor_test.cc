@@ -147,7 +147,7 @@ TEST_F(Shoal, DoctorListsTheBuildAndTheMachine) {
          {std::vector<std::string>{"env"}, {"doctor"}, train_words()})
       expect_refused(shoal(command, options), words);
   }
-  EXPECT_THAT(shoal({"train", "--help"}).out,
+  EXPECT_THAT(shoal({"train", "--help-all"}).out,
               AllOf(HasSubstr("per_device_train_batch_size"), HasSubstr("lr_scheduler_type")));
 }
 

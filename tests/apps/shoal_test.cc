@@ -423,7 +423,50 @@ TEST_F(Shoal, SaysWhichCommandWasMeant) {
   expect({"tokenizer", "encode", "-t", "x", "--fil", "y"}, "did you mean --file?");
   expect({"generate"}, "shoal generate: --model is required (`shoal generate --help`");
   expect({"data"}, "shoal data: a command is needed: prepare");
-  EXPECT_THAT(shoal({}).err, HasSubstr("a command is needed: train, generate"));
+  EXPECT_THAT(shoal({}).err, HasSubstr("a command is needed: train, predict"));
+  // In any case, and by the words of other programs; nothing far off.
+  expect({"TRAIN"}, "did you mean train?");
+  expect({"Classify"}, "did you mean predict?");
+  expect({"generate", "--MAX_LENGTH", "3"}, "did you mean --max-new-tokens?");
+  for (const char* far : {"frobnicate", "x"})
+    EXPECT_THAT(shoal({far}).err, ::testing::Not(HasSubstr("did you mean")));
+  expect({"train", "--lr", "1"}, "did you mean learning_rate?");
+  expect({"train", "--BS", "1"}, "did you mean per_device_train_batch_size?");
+  for (const char* refused : {"--fsdpp", "--tf322", "--deepspeedd"})  // Shoal refuses fsdp itself
+    EXPECT_THAT(shoal({"train", refused, "1"}).err, ::testing::Not(HasSubstr("did you mean")));
+}
+
+TEST_F(Shoal, SaysWhichNumbersItTakes) {
+  expect_refused(shoal({"generate", "-m", "x", "--top-p", "2"}),
+                 "--top-p: 2 is out of range; give a number from 0 to 1");
+  expect_refused(shoal({"generate", "-m", "x", "--max-new-tokens", "-1"}),
+                 "-1 is out of range; give a number of at least 0");
+  expect_refused(shoal({"tokenizer", "train", "-o", "x", "--vocab-size", "big", "f"}),
+                 "--vocab-size is big; it takes a whole number");
+}
+
+TEST_F(Shoal, HelpIsShortAndCompleteInOneStyle) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"train"}, {"generate"}, {"data", "prepare"}}) {
+    auto with = [&](const char* last) {
+      auto all = words;
+      all.emplace_back(last);
+      return shoal(all);
+    };
+    auto named = words;
+    named.insert(named.begin(), "help");
+    const ProgramResult few = with("--help"), all = with("--help-all");
+    EXPECT_EQ(few.status, 0) << few.err;
+    EXPECT_EQ(all.status, 0) << all.err;
+    EXPECT_EQ(shoal(named).out, few.out);
+    EXPECT_LT(few.out.size(), all.out.size());
+    EXPECT_THAT(few.out, HasSubstr("--help-all"));
+    EXPECT_THAT(few.out, HasSubstr("Usage: shoal " + words[0]));
+  }
+  EXPECT_EQ(shoal({"help"}).out, shoal({"--help"}).out);
+  EXPECT_THAT(shoal({"train", "--help"}).out, ::testing::Not(HasSubstr("--adam_beta1")));
+  EXPECT_THAT(shoal({"train", "--help-all"}).out, HasSubstr("--adam_beta1"));
+  expect_refused(shoal({"help", "trian"}), "did you mean train?");
 }
 
 // Every option of `shoal generate` changes the text or a file.
@@ -509,7 +552,7 @@ TEST_F(Shoal, FindsWhatFitsIntoItsMemory) {
   const std::vector<std::string> words = {
       "--memory_limit_mb", "6", "--per_device_train_batch_size", "64", "--save_strategy", "no"};
   const auto refused = train(words);
-  expect_refused(refused, "of 6291456 bytes are in use (memory_limit_mb)");
+  expect_refused(refused, "of 6.0 MiB are available (memory_limit_mb)");
   EXPECT_EQ(refused.status, 4);
   EXPECT_THAT(refused.err, HasSubstr("auto_find_batch_size, gradient_checkpointing"));
   auto finds = words;

@@ -552,8 +552,8 @@ TEST(GpuTrainer, ExhaustedPinnedMemoryIsReportedByTag) {
   const Options small{.length = 32, .layers = 5, .pinned_limit = 350 << 10};
   const std::string said = test::error_text([&] { train(arguments, small); });
   EXPECT_THAT(said, ::testing::ContainsRegex(
-                        "pinned host memory: no room for 65536 bytes of activations: [0-9]+ of "
-                        "358400 bytes are in use .the test's.; held are activations 0.[23] MiB, "
+                        "pinned host memory: no room for 0.0625 MiB of activations: [0-9.]+ MiB of "
+                        "0.3 MiB are available .the test's.; held are activations 0.[23] MiB, "
                         "data 0.[0-9] MiB"));
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("per_device_train_batch_size")));
 }

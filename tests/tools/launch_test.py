@@ -42,7 +42,7 @@ class Launch(unittest.TestCase):
     def check_options(self, words):
         self.assertEqual(words[words.index("shoal") + 1], "train")
         if SHOAL:
-            said = subprocess.run([SHOAL, "train", "--help"], capture_output=True, text=True, check=True).stdout
+            said = subprocess.run([SHOAL, "train", "--help-all"], capture_output=True, text=True, check=True).stdout
             for option in options(words):
                 self.assertIn(f"--{option} ", said.replace("\n", " \n"))
 

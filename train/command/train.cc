@@ -63,9 +63,43 @@ void declare(OptionSet& options, TrainingArguments& said, RunArguments& argument
   declare_options(options, said);
   declare_options(options, arguments.layout);
   refused.declare(options);
+  declare_synonyms(options);
 }
 
-void print_help() {
+// What --help shows; --help-all shows all.
+constexpr std::string_view kEssentials[] = {"task",
+                                            "model_name_or_path",
+                                            "model_type",
+                                            "config_overrides",
+                                            "tokenizer_name",
+                                            "train_file",
+                                            "validation_file",
+                                            "test_file",
+                                            "text_column_names",
+                                            "label_column_name",
+                                            "block_size",
+                                            "output_dir",
+                                            "do_predict",
+                                            "per_device_train_batch_size",
+                                            "gradient_accumulation_steps",
+                                            "num_train_epochs",
+                                            "max_steps",
+                                            "max_train_minutes",
+                                            "seed",
+                                            "learning_rate",
+                                            "warmup_steps",
+                                            "bf16",
+                                            "gradient_checkpointing",
+                                            "logging_steps",
+                                            "eval_strategy",
+                                            "eval_steps",
+                                            "save_steps",
+                                            "resume_from_checkpoint",
+                                            "dataloader_num_workers",
+                                            "mp_parameters",
+                                            "plan"};
+
+void print_help(bool all) {
   TrainingArguments said;
   RunArguments arguments;
   RefusedOptions refused;
@@ -82,8 +116,9 @@ void print_help() {
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
       "mpirun:\n"
       "after Ctrl-C it kills ranks within a second.\n\n"
-      "Exit status: `shoal help exit-status`.\n\n{}\n",
-      options.help());
+      "Exit status: `shoal help exit-status`.\n\n{}{}\n",
+      all ? options.help() : options.help(kEssentials),
+      all ? "" : "\n`shoal train --help-all` lists all options.");
 }
 
 // A run's options, as they were given.
@@ -317,8 +352,8 @@ int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) 
 
 int train(const std::vector<std::string>& words, const AddSources& add_sources) {
   for (const std::string& word : words)
-    if (word == "--help" || word == "-h") {
-      print_help();
+    if (word == "--help" || word == "-h" || word == "--help-all") {
+      print_help(word == "--help-all");
       return 0;
     }
   stop_signal = 0;  // forget the signal of an earlier run

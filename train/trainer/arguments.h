@@ -220,6 +220,8 @@ void declare_options(OptionSet& options, ModelArguments& arguments);
 void declare_options(OptionSet& options, DataArguments& arguments);
 // Declares as options the keys of mp_parameters that no other run option covers.
 void declare_plan_options(OptionSet& options, TrainingArguments& arguments);
+// Other programs' words for options, which messages about wrong names explain.
+void declare_synonyms(OptionSet& options);
 // Declares names that are accepted without effect; using one is reported with the reason.
 void declare_ignored(OptionSet& options);
 

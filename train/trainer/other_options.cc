@@ -103,6 +103,46 @@ constexpr std::array kRefused = {
     Refusal{"use_lora", "adapters are not built", true},
 };
 
+using Synonym = std::pair<const char*, const char*>;
+constexpr std::array kSynonyms = {Synonym{"lr", "learning_rate"},
+                                  Synonym{"bs", "per_device_train_batch_size"},
+                                  Synonym{"batch", "per_device_train_batch_size"},
+                                  Synonym{"batch_size", "per_device_train_batch_size"},
+                                  Synonym{"micro_batch_size", "per_device_train_batch_size"},
+                                  Synonym{"eval_bs", "per_device_eval_batch_size"},
+                                  Synonym{"num_epochs", "num_train_epochs"},
+                                  Synonym{"n_epochs", "num_train_epochs"},
+                                  Synonym{"max_epochs", "num_train_epochs"},
+                                  Synonym{"iterations", "max_steps"},
+                                  Synonym{"train_iters", "max_steps"},
+                                  Synonym{"num_steps", "max_steps"},
+                                  Synonym{"wd", "weight_decay"},
+                                  Synonym{"optimizer", "optim"},
+                                  Synonym{"scheduler", "lr_scheduler_type"},
+                                  Synonym{"warmup", "warmup_steps"},
+                                  Synonym{"beta1", "adam_beta1"},
+                                  Synonym{"beta2", "adam_beta2"},
+                                  Synonym{"eps", "adam_epsilon"},
+                                  Synonym{"momentum", "sgd_momentum"},
+                                  Synonym{"clip", "max_grad_norm"},
+                                  Synonym{"clip_grad", "max_grad_norm"},
+                                  Synonym{"grad_clip", "max_grad_norm"},
+                                  Synonym{"grad_accum", "gradient_accumulation_steps"},
+                                  Synonym{"accumulate", "gradient_accumulation_steps"},
+                                  Synonym{"grad_checkpointing", "gradient_checkpointing"},
+                                  Synonym{"half", "fp16"},
+                                  Synonym{"bfloat16", "bf16"},
+                                  Synonym{"cpu", "use_cpu"},
+                                  Synonym{"resume", "resume_from_checkpoint"},
+                                  Synonym{"out", "output_dir"},
+                                  Synonym{"save_dir", "output_dir"},
+                                  Synonym{"workers", "dataloader_num_workers"},
+                                  Synonym{"num_workers", "dataloader_num_workers"},
+                                  Synonym{"log_interval", "logging_steps"},
+                                  Synonym{"eval_interval", "eval_steps"},
+                                  Synonym{"save_interval", "save_steps"},
+                                  Synonym{"random_seed", "seed"}};
+
 bool asks_for_nothing(const std::string& value) {
   static constexpr std::array words = {"",      "none", "null", "no",     "false",
                                        "False", "None", "0",    "random", "[]"};
@@ -115,6 +155,8 @@ void declare_ignored(OptionSet& options) {
   auto section = options.section("system");
   for (const Named& one : kIgnored) section.ignored(one.name, one.reason);
 }
+
+void declare_synonyms(OptionSet& options) { options.add_synonyms(kSynonyms); }
 
 RefusedOptions::RefusedOptions() {
   for (const Refusal& refusal : kRefused)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/memory/block_marks.h"
+#include "shoal/runtime/memory/mebibytes.h"
 
 namespace shoal::collectives::device {
 namespace {
@@ -45,10 +46,11 @@ void* ShareableMemory::allocate(std::size_t bytes, MemoryTag tag, Stream stream)
       pointer = take_from_others(user, length);
     }
   if (!pointer)
-    throw Error(ErrorCode::out_of_memory,
-                fmt::format("{}: no room for {} bytes of {} ({}){}", name(), bytes, to_string(tag),
-                            cause, counted_by_ ? "; held are " + counted_by_->describe() : ""),
-                "use a smaller batch or model, or more ranks");
+    throw Error(
+        ErrorCode::out_of_memory,
+        fmt::format("{}: no room for {} of {} ({}){}", name(), mebibytes(bytes), to_string(tag),
+                    cause, counted_by_ ? "; held are " + counted_by_->describe() : ""),
+        "use a smaller batch or model, or more ranks");
   mark_taken(device(), pointer, bytes, length, stream, true);
   if (counted_by_) counted_by_->count_external(static_cast<std::int64_t>(bytes), tag);
   return pointer;

@@ -211,7 +211,7 @@ TEST(Options, UnknownNamesSuggestTheNearest) {
   EXPECT_EQ(Parsed().line({"--bf16", "--max_steps", "3", "stray"}).problem(),
             "'stray' on the command line belongs to no option");
   EXPECT_EQ(Parsed().line({"--json"}).problem(),
-            "there is no option 'json' (command line --json); --help lists what there is")
+            "there is no option 'json' (command line --json); --help-all lists all")
       << "names with little in common must not be suggested";
   // The suggestion ignores case, and never is a name that is itself refused.
   EXPECT_THAT(Parsed().line({"--MAX_STEP", "3"}).problem(), HasSubstr("did you mean max_steps?"));
@@ -227,8 +227,34 @@ TEST(Options, UnknownNamesSuggestTheNearest) {
     EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("fsdp_config")));
     EXPECT_THAT(error.what(), HasSubstr("'config' (test:/config); did you mean plan_config?"));
   }
+  EXPECT_THAT(Parsed().line({"--Batch-Size", "3"}).problem(),
+              EndsWith("did you mean per_device_train_batch_size?"));
   EXPECT_THAT(Parsed().line({"--max_steps"}).problem(), HasSubstr("--max_steps needs a value"));
   EXPECT_THAT(Parsed().line({"--max_steps", "--bf16"}).problem(), HasSubstr("needs a value"));
+}
+
+TEST(Options, KnowOtherWordsForThem) {
+  double rate = 0;
+  std::string refused;
+  OptionSet options;
+  options.section("training").real("learning_rate", &rate);
+  options.section("later").string("fsdp", &refused).refused();
+  using Pair = std::pair<const char*, const char*>;
+  options.add_synonyms(std::vector<Pair>{{"lr", "learning_rate"}});
+  for (const auto& wrong :
+       {Pair{"zero", "fsdp"}, {"x", "none"}, {"learning_rate", "learning_rate"}})
+    EXPECT_THROW(options.add_synonyms(std::vector<Pair>{wrong}), Error) << wrong.first;
+  options.add_json({{"LR", 1}}, "test");
+  try {
+    options.finish();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "there is no option 'LR' (test:/LR); did you mean learning_rate?");
+  }
+  EXPECT_THAT(options.help(), HasSubstr("--fsdp"));
+  const std::vector<std::string_view> some = {"learning_rate"};
+  EXPECT_THAT(options.help(some), HasSubstr("--learning_rate"));
+  EXPECT_THAT(options.help(some), ::testing::Not(HasSubstr("later")));
 }
 
 TEST(Options, WrongValueIsOneLineWithItsSource) {

@@ -11,6 +11,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/limited_memory.h"
+#include "shoal/runtime/memory/mebibytes.h"
 #include "shoal/runtime/memory/memory_resource.h"
 
 // These tests need malloc to return null, where sanitizers would end the program.
@@ -78,7 +79,7 @@ TEST(HostMemory, OutOfMemoryNamesBytesAndTag) {
       FAIL() << bytes << " bytes were allocated";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-      EXPECT_THAT(error.what(), HasSubstr(std::to_string(bytes) + " bytes of optimizer"));
+      EXPECT_THAT(error.what(), HasSubstr(mebibytes(bytes) + " of optimizer"));
     }
 }
 
@@ -277,8 +278,9 @@ TEST(LimitedMemory, RefusesWithItsNumbers) {
     FAIL() << "401 more of 1000 bytes were allocated";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    EXPECT_THAT(error.what(), HasSubstr("host memory: no room for 401 bytes of gradients: 600 of "
-                                        "1000 bytes are in use (the test's); use a smaller batch"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("host memory: no room for 0.000382 MiB of gradients: 0.000381 MiB of "
+                          "0.000954 MiB are available (the test's); use a smaller batch"));
   }
   EXPECT_THROW(Buffer(limited, SIZE_MAX, MemoryTag::data), Error);
   {

@@ -6,6 +6,7 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
+#include "shoal/runtime/memory/mebibytes.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 
 namespace shoal {
@@ -84,7 +85,7 @@ TEST_P(FindsBatchSize, AndTrainsAsIfItHadBeenGiven) {
   EXPECT_LE(found.batch, kFits);
   EXPECT_THAT(found.outcome.main.messages,
               AllOf(HasSubstr("8 samples a device do not fit (host memory: no room for "),
-                    HasSubstr("bytes are in use (the test's)); trying 7\n"),
+                    HasSubstr("MiB are available (the test's)); trying 7\n"),
                     HasSubstr(fmt::format("; trying {}\n", found.batch)),
                     Not(HasSubstr(fmt::format("; trying {}\n", found.batch - 1))),
                     HasSubstr(fmt::format(
@@ -189,14 +190,15 @@ TEST(OutOfMemory, IsOneLineWithTheNumbersAndWhatHelps) {
   auto arguments = arguments_of(output.path(), 8);
   EXPECT_THAT(
       error_of(arguments, limited({}, enough)),
-      AllOf(HasSubstr("host memory: no room for "), HasSubstr("bytes of activations: "),
-            HasSubstr(fmt::format(" of {} bytes are in use (the test's); held are ", enough)),
-            HasSubstr("; use a per_device_train_batch_size below 8 with more "
-                      "gradient_accumulation_steps, auto_find_batch_size, "
-                      "gradient_checkpointing, activation_offloading, a smaller block_size")));
+      AllOf(
+          HasSubstr("host memory: no room for "), HasSubstr("MiB of activations: "),
+          HasSubstr(fmt::format(" of {} are available (the test's); held are ", mebibytes(enough))),
+          HasSubstr("; use a per_device_train_batch_size below 8 with more "
+                    "gradient_accumulation_steps, auto_find_batch_size, "
+                    "gradient_checkpointing, activation_offloading, a smaller block_size")));
   // All ranks end, and the rank without memory reports the reason.
   const auto errors = errors_of(arguments, limited({.ranks = 2}, enough));
-  EXPECT_THAT(errors.at(1), HasSubstr("bytes are in use (the test's)"));
+  EXPECT_THAT(errors.at(1), HasSubstr("MiB are available (the test's)"));
   EXPECT_THAT(errors.at(0), HasSubstr("host memory: no room for"));
 
   arguments.per_device_train_batch_size = 2;
