@@ -299,7 +299,20 @@ TEST_F(Dictionaries, ReportUnsupportedKeys) {
   refused({{"model_name_or_path", "s3://bucket/bert"}}, "objects are not read");
   refused(
       {{"model_name_or_path", "bert-of-nobody"}, {"data", data(job)}, {"dataset_name", "squad"}},
-      "bert-of-nobody is no model");
+      "bert-of-nobody is no model: there is no such directory, no channel 'bert-of-nobody' of "
+      "SageMaker, and no main revision of it in Hugging Face's cache, ");
+  const auto missing = [&](const std::string& option, const std::string& name) {
+    const auto result =
+        run({{"model_name_or_path", "bert"}, {option, name}, {"data", data(job)}}, {});
+    EXPECT_EQ(result.status, 3) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(missing("model_name_or_path", "org/bert"),
+              HasSubstr("/models--org--bert; `hf download org/bert` puts it into that cache"));
+  EXPECT_THAT(missing("tokenizer_name", "org/bert"), HasSubstr("`hf download org/bert`"));
+  EXPECT_THAT(
+      missing("model_name_or_path", "/nowhere/bert"),
+      HasSubstr("there is no such directory; give a directory in Hugging Face's format, or"));
 }
 
 }  // namespace

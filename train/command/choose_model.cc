@@ -98,12 +98,13 @@ std::string model_directory(const std::string& path) {
     if (!damaged.empty())
       throw none_is_whole(path, damaged, "give the directory of a whole checkpoint or model");
   }
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{} is no model: {}", path,
-                  path_exists(path) ? "it has neither config.json nor a complete checkpoint-N"
-                                    : not_found_anywhere(path)),
-      "give a directory in Hugging Face's format; nothing is downloaded");
+  if (path_exists(path))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("{} is no model: it has neither config.json nor a complete checkpoint-N", path),
+        "give a directory in Hugging Face's format");
+  throw Error(ErrorCode::not_found,
+              fmt::format("{} is no model: {}", path, not_found_anywhere(path)), how_to_get(path));
 }
 
 std::string shared_model_directory(const std::string& path, const World& world, Store& store,

@@ -276,10 +276,10 @@ void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
   }
   const std::string& tokenizer = arguments.model.tokenizer_name;
   if (!tokenizer.empty() && !path_exists(tokenizer))
-    throw Error(
-        ErrorCode::not_found,
-        fmt::format("tokenizer_name {}: {}", tokenizer, not_found_anywhere(tokenizer)),
-        "give a directory, a tokenizer.json, a vocab.txt or a *.model; nothing is downloaded");
+    throw Error(ErrorCode::not_found,
+                fmt::format("tokenizer_name {}: {}", tokenizer, not_found_anywhere(tokenizer)),
+                fmt::format("give a directory, a tokenizer.json, a vocab.txt or a *.model; {}",
+                            how_to_get(tokenizer)));
 }
 
 void find_files(RunArguments& arguments, std::vector<std::string>& notices) {

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <regex>
 
 #include <fmt/format.h>
 
@@ -100,6 +101,14 @@ std::string local_model(const std::string& name) {
   if (const auto there = sagemaker_channel(last_part_of(name))) return *there;
   if (const auto there = in_hub_cache(name)) return *there;
   return name;
+}
+
+std::string how_to_get(const std::string& name) {
+  static const std::regex hub_name("[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?");
+  if (std::regex_match(name, hub_name))
+    return fmt::format("`hf download {}` puts it into that cache; Shoal downloads nothing", name);
+  return "give a directory in Hugging Face's format, or a model's name after `hf download "
+         "ORG/NAME`";
 }
 
 std::string not_found_anywhere(const std::string& name) {

@@ -12,6 +12,8 @@ namespace shoal::command {
 std::string local_model(const std::string& name);
 // "there is no such directory, no channel ...": the places that local_model() searched.
 std::string not_found_anywhere(const std::string& name);
+// What to do then: the `hf download` line if `name` can be one of the Hub's.
+std::string how_to_get(const std::string& name);
 
 // The directory of one of the job's input channels in SageMaker.
 std::optional<std::string> sagemaker_channel(const std::string& name);
