@@ -44,6 +44,8 @@ void print_run(const report::RunLog& run, bool several) {
   if (several) terminal::print("\n{}\n", run.directory);
   line("steps", text("steps").value_or("0"));
   pair("training loss", "loss_first", "loss");
+  if (const auto from = text("loss_first"); from && !text("loss"))
+    line("training loss", fmt::format("{} at first, not finite at last", *from));
   // The run was killed, or its build did not log the last steps.
   if (const auto logged = run.training.last("step"); logged && *logged < run.last_step())
     line("", fmt::format("(of step {:.0f}, the last with a record)", *logged));
@@ -56,6 +58,7 @@ void print_run(const report::RunLog& run, bool several) {
   if (const auto rate = text("tokens_per_second"))
     line("tokens/s", fmt::format("{} ({} tokens seen)", *rate, text("tokens_seen").value_or("no")));
   if (const auto rate = text("samples_per_second")) line("samples/s", *rate);
+  if (const auto share = text("mfu")) line("of the peak", *share);
   if (const auto seconds = text("step_seconds")) line("step time", *seconds);
   if (const auto bytes = text("memory_peak_bytes")) line("peak memory", *bytes);
   const std::vector<ForecastPart> forecast = report::forecast_of(run);

@@ -53,6 +53,21 @@ TEST_F(Shoal, TrainsSavesReportsAndGenerates) {
   EXPECT_THAT(page.str(), Not(HasSubstr("class=\"missing\"")));
   const auto numbers = nlohmann::json::parse(shoal({"report", out(), "--json"}).out).at(0);
   EXPECT_EQ(numbers.at("steps"), 6);
+  // The run's last lines have the report's numbers: results first, then where things are.
+  const std::string last = fmt::format("{:.4f} (step 6) last", numbers.at("loss").get<double>());
+  EXPECT_THAT(trained.out, HasSubstr(last));
+  EXPECT_GT(numbers.at("mfu").get<double>(), 0);
+  EXPECT_LT(numbers.at("mfu").get<double>(), 1.5);
+  EXPECT_THAT(trained.out, HasSubstr("peak: "));
+  std::size_t at = 0;
+  for (const std::string& line :
+       {std::string("\nresult: perplexity "), std::string("\nvalidation loss: "),
+        std::string("\ntraining loss: "), std::string("\nspeed: "), "\nmodel saved in " + out(),
+        fmt::format("\nnext: `shoal report {0}` shows the run; `shoal generate --model {0}",
+                    out())}) {
+    at = trained.out.find(line, at);
+    ASSERT_NE(at, std::string::npos) << line << trained.out;
+  }
   EXPECT_EQ(numbers.at("ranks"), 1);
   EXPECT_TRUE(numbers.at("finished").get<bool>());
   EXPECT_GT(numbers.at("tokens_per_second").get<double>(), 0);

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/parallel/predict/model_shape.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/byte_source.h"
@@ -18,8 +19,10 @@
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/command/console_of_rank.h"
 #include "shoal/train/command/data_options.h"
+#include "shoal/train/command/peak.h"
 #include "shoal/train/command/run_settings.h"
 #include "shoal/train/command/stop_signals.h"
+#include "shoal/train/command/summary.h"
 #include "shoal/train/data/unigram.h"
 #include "shoal/train/tensorboard/tensorboard_callback.h"
 #include "shoal/train/trainer/console.h"
@@ -64,32 +67,6 @@ class TrainingBegan final : public TrainerCallback {
  private:
   bool& began_;
 };
-
-// "validation loss: 8.35 before, 4.02 at the end; 6.21 is that of a unigram model ...", without the
-// parts that were not measured.
-std::string validation_summary(const TrainerState& state, const nlohmann::ordered_json& results,
-                               double unigram) {
-  if (!results.contains("eval_loss")) return {};
-  const auto value_of = [](const auto& record) {
-    return record["eval_loss"].template get<double>();
-  };
-  const auto& best = state.best_model_checkpoint;  // if set, `results` belong to the best model
-  const std::string last =
-      best ? "of the best model, " + std::filesystem::path(*best).filename().string()
-           : "at the end";
-  std::string line = fmt::format("validation loss: {:.4f} {}", value_of(results), last);
-  for (const nlohmann::json& record : state.log_history) {
-    if (!record.contains("eval_loss") || !record["eval_loss"].is_number()) continue;
-    const auto step = field_or(record, "step", std::int64_t{0}, "a log record");
-    if (step == state.global_step) break;  // the only evaluation
-    line = fmt::format("validation loss: {:.4f} first (step {}), {:.4f} {}", value_of(record), step,
-                       value_of(results), last);
-    if (!best) line += fmt::format(" (step {})", state.global_step);
-    break;
-  }
-  if (unigram > 0) line += fmt::format("; a unigram model of the same tokens: {:.4f}", unigram);
-  return line;
-}
 
 // compute_metrics for a task with metrics. `asked`: the set that is being predicted; the caller
 // changes it. Rank 0 writes the files of an evaluation.
@@ -176,15 +153,17 @@ class RankRun {
     }
     if (all.is_null()) all = nlohmann::ordered_json::object();
     if (rank_.guest != nullptr) rank_.guest->metrics = std::move(all);
-    if (const std::string line = validation_summary(trainer_->state(), results_, unigram_);
-        !line.empty())
-      say(line);
+    for (const std::string& line : result_lines(trainer_->state(), results_, unigram_)) say(line);
+    if (a_.do_train) say_speed();
     if (const std::string line = trainer_->describe_capture(); !line.empty()) say(line);
     for (const std::string& line : trainer_->predictions_missed())
       say("the prediction missed the last steps: " + line);
     say("memory of rank 0, now and at its peak:");
     for (const std::string& line : trainer_->memory_report()) say("  " + line);
-    if (a_.do_train && stopped_by == 0) say(fmt::format("model saved in {}", a_.output_dir));
+    if (a_.do_train && stopped_by == 0) {
+      say(fmt::format("model saved in {}, with metrics.jsonl and all_results.json", a_.output_dir));
+      say(next_line(rank_.setup.kind, a_.output_dir));
+    }
     return stopped_by == 0 ? 0 : 128 + stopped_by;
   }
 
@@ -254,6 +233,37 @@ class RankRun {
     settings_.describe(*trainer_, header, rank_.forecast.record);
   }
 
+  // The work of a token is that of one in a whole block; in shorter samples attention has less.
+  void measure_peak() {
+    nn::Chain* const chain = rank_.task.chain();
+    if (chain == nullptr) return;
+    const DType dtype = trainer_->dtype();
+    const Peak peak = peak_of(
+        {.compute = rank_.compute,
+         .device = rank_.device.device,
+         .description = rank_.devices[static_cast<std::size_t>(rank_.world.rank)].description,
+         .machine = rank_.arguments.layout.machine,
+         .dtype = dtype},
+        rank_.communicator);
+    if (peak.flops == 0) return;
+    const auto length = rank_.setup.block_size;
+    const double flops = 3 * parallel::forward_flops(parallel::model_shape(*chain), 1, length) /
+                         static_cast<double>(length);
+    trainer_->set_peak(flops, peak.flops);
+    say(fmt::format("peak: {:.4g} GFLOP/s in {}, {}; a token takes {:.4g} MFLOP", peak.flops * 1e-9,
+                    to_string(dtype), peak.source, flops * 1e-6));
+  }
+
+  void say_speed() {
+    const Trainer::Speed speed = trainer_->speed();
+    if (speed.tokens_per_second == 0) return;
+    std::string line =
+        fmt::format("speed: {} tokens/s on average",
+                    format_count(static_cast<std::int64_t>(speed.tokens_per_second)));
+    if (speed.mfu > 0) line += fmt::format(", {:.1f} % of the peak", 100 * speed.mfu);
+    say(line);
+  }
+
   void measure_unigram() {
     if (!rank_.setup.train_dataset || !rank_.setup.eval_dataset || !rank_.task.predicts_tokens())
       return;
@@ -289,6 +299,7 @@ class RankRun {
     if (a_.run_name) say(fmt::format("run: {}", *a_.run_name));
     say_header();
     say_notices();
+    measure_peak();
     measure_unigram();
     trainer_->take_output_dir();  // may wait; a signal ends the wait at once
     if (const std::string hint = how_to_stop(rank_.world); !hint.empty()) say(hint);

@@ -136,7 +136,9 @@ std::vector<Number> numbers_of(const RunLog& run) {
   put("steps", "steps", Unit::count, run.last_step());
   put("epoch", "epochs", Unit::number, training.last("epoch"));
   put("loss_first", "training loss, first", Unit::number, training.first("loss"));
-  put("loss", "training loss, last", Unit::number, training.last("loss"), -1);
+  // Of the last record: a run that ends with NaN has no last loss.
+  if (const auto losses = training.column("loss"); !losses.empty() && std::isfinite(losses.back()))
+    put("loss", "training loss, last", Unit::number, losses.back(), -1);
   put("eval_loss_first", "evaluation loss, first", Unit::number, evaluations.first("eval_loss"));
   put("eval_loss", "evaluation loss, last", Unit::number, evaluations.last("eval_loss"), -1);
   put("eval_loss_best", "evaluation loss, best", Unit::number,
@@ -152,6 +154,7 @@ std::vector<Number> numbers_of(const RunLog& run) {
   const Throughput rates = throughput(run);
   put(rates.tokens ? "tokens_per_second" : "samples_per_second", rates.unit(), Unit::number,
       median(rates.series.y), 1);
+  put("mfu", "share of the peak (MFU)", Unit::share, training.median("mfu"), 1);
   put("tokens_seen", "tokens seen", Unit::count, training.last("tokens_seen"));
   put("step_seconds", "step time (median)", Unit::seconds, training.median("step_seconds"), -1);
   for (const Phase& phase : phases(run))

@@ -80,6 +80,7 @@ std::string tiles(const RunLog& run) {
       ranks == 0 ? "" : fmt::format("on {} rank{}", ranks, ranks == 1 ? "" : "s");
   show("tokens_per_second", "tokens/s", on);
   show("samples_per_second", "samples/s", on);
+  show("mfu", "of the peak", "median");
   const auto batch = run.setting("global_batch_size");
   show("step_seconds", "step time",
        batch == 0 ? "median"

@@ -10,6 +10,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/trainer/engine_parts.h"
 #include "shoal/train/trainer/forecast.h"
 #include "shoal/train/trainer/log_format.h"
 #include "shoal/train/trainer/memory_record.h"
@@ -286,10 +287,13 @@ void Trainer::Impl::write_metrics(const nlohmann::ordered_json& record) {
 void Trainer::Impl::add_where_time_went(nlohmann::ordered_json& record) {
   const StepTimes now = engine->clock().times(), since = now - times_when_logged;
   const auto steps = static_cast<double>(state.global_step - step_when_logged);
+  const auto tokens = static_cast<double>(state.tokens_seen - tokens_when_logged);
   times_when_logged = now;
   step_when_logged = state.global_step;
+  tokens_when_logged = state.tokens_seen;
   if (steps > 0) {
     record["step_seconds"] = since.total() / steps;
+    if (const double reached = mfu(tokens, since.total()); reached > 0) record["mfu"] = reached;
     for (const StepPhase phase :
          {StepPhase::data, StepPhase::forward, StepPhase::backward, StepPhase::communication,
           StepPhase::pipeline_wait, StepPhase::optimizer}) {
@@ -412,6 +416,8 @@ TrainResult Trainer::Impl::train() {
   }
   const std::int64_t first_step = state.global_step;
   step_when_logged = first_step;
+  tokens_when_logged = tokens_when_begun = state.tokens_seen;
+  seconds_when_begun = engine->clock().times().total();
   if (resumed && first_step >= plan->total_steps)
     say(fmt::format("nothing is left to train: the checkpoint is of step {}, the last is {}",
                     first_step, plan->total_steps));
@@ -452,6 +458,7 @@ nlohmann::ordered_json Trainer::Impl::finish(double seconds, std::int64_t steps_
   metrics["train_steps_per_second"] = static_cast<double>(steps_done) / time;
   metrics["train_loss"] =
       state.total_loss / static_cast<double>(std::max<std::int64_t>(1, state.global_step));
+  if (const double reached = speed().mfu; reached > 0) metrics["train_mfu"] = reached;
   log(metrics, nullptr);
   metrics["epoch"] = epoch_now();
   return metrics;
@@ -472,6 +479,20 @@ void Trainer::at_own_pace(const std::function<void()>& work) {
 void Trainer::save_model(const std::string& directory) {
   impl_->guarded([&] { impl_->save_model(directory); });
 }
+void Trainer::set_peak(double flops_per_token, double flops) {
+  impl_->flops_per_token = flops_per_token;
+  impl_->peak_flops = flops;
+}
+
+Trainer::Speed Trainer::Impl::speed() const {
+  const double seconds = engine->clock().times().total() - seconds_when_begun;
+  const auto tokens = static_cast<double>(state.tokens_seen - tokens_when_begun);
+  return {seconds > 0 ? tokens / seconds : 0, mfu(tokens, seconds)};
+}
+Trainer::Speed Trainer::speed() const { return impl_->speed(); }
+
+DType Trainer::dtype() const { return compute_dtype(impl_->args); }
+
 const TrainerState& Trainer::state() const { return impl_->state; }
 
 std::int64_t Trainer::total_steps() const { return impl_->plan ? impl_->plan->total_steps : 0; }

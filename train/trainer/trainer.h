@@ -160,6 +160,16 @@ class Trainer {
   // Writes the model in Hugging Face's format into `directory` itself; rank 0 writes. Collective.
   void save_model(const std::string& directory);
 
+  // Work of a token in training (FLOP), and the rate that the devices of all ranks could reach
+  // (FLOP/s). With them, records of metrics.jsonl and the results have the share reached, "mfu".
+  void set_peak(double flops_per_token, double flops);
+  struct Speed {
+    double tokens_per_second = 0;  // of all ranks, while steps ran
+    double mfu = 0;                // 0: no peak is known
+  };
+  Speed speed() const;  // since train() began
+  DType dtype() const;  // in which it computes
+
   const TrainerState& state() const;
   std::int64_t total_steps() const;
   std::int64_t parameter_count() const;

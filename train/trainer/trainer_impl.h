@@ -62,7 +62,9 @@ struct Trainer::Impl {
   std::int64_t last_checkpoint_step = -1;
   parallel::ReducerStatistics reduced_when_logged;
   StepTimes times_when_logged;
-  std::int64_t step_when_logged = 0;
+  std::int64_t step_when_logged = 0, tokens_when_logged = 0, tokens_when_begun = 0;
+  double seconds_when_begun = 0;                // of the engine's clock
+  double flops_per_token = 0, peak_flops = 0;   // Trainer::set_peak()
   std::vector<std::string> predictions_missed;  // of the last record
   StepReport last_learnt;                       // the newest step whose loss is known
   bool warned_not_finite = false;
@@ -77,6 +79,10 @@ struct Trainer::Impl {
   bool training = false;  // train() is running, so a signal also stops long work
   Clock::time_point train_began{};
 
+  Speed speed() const;
+  double mfu(double tokens, double seconds) const {
+    return peak_flops > 0 && seconds > 0 ? tokens * flops_per_token / seconds / peak_flops : 0;
+  }
   bool streams() const { return parts.train_shards != nullptr; }
   bool is_main() const { return parts.communicator->rank() == 0; }
   int ranks() const { return parts.communicator->size(); }

@@ -80,7 +80,8 @@ TEST(Numbers, AreTheOnesThatTheRunHas) {
     return number == nullptr ? -1 : number->value;
   };
   EXPECT_EQ(value("steps"), 15);
-  EXPECT_EQ(value("loss"), 4);  // the last finite one
+  EXPECT_EQ(value("loss_first"), 4);
+  EXPECT_EQ(value("loss"), -1);  // the run's last one is not finite
   EXPECT_EQ(value("eval_loss_first"), 5);
   EXPECT_EQ(value("eval_loss"), 3.5);
   EXPECT_EQ(value("eval_loss_best"), 3);
