@@ -1,11 +1,13 @@
-"""The newest wheel of build/wheels (./dev python) in fresh virtual environments.
+"""The wheel that ./dev python builds for this Python's PyTorch, in fresh virtual environments.
 
 SHOAL_TEST_PYTORCH names a directory of packages with PyTorch, which the environment then sees; without it, pip
 fetches PyTorch.
 """
+import importlib.util
 import json
 import os
 import pathlib
+import platform
 import re
 import subprocess
 import sys
@@ -22,9 +24,9 @@ ELSEWHERE = re.compile(r"^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|util|pthread|reso
                        r"\.so.*)")
 
 
-def newest_wheel():
-    wheels = sorted((ROOT / "build" / "wheels").glob("shoal-*.whl"), key=os.path.getmtime)
-    return wheels[-1] if wheels else None
+def build_wheel():
+    subprocess.check_call([ROOT / "dev", "python"], env={**os.environ, "SHOAL_PYTHON": sys.executable})
+    return max((ROOT / "build" / "wheels").glob("shoal-*.whl"), key=os.path.getmtime)
 
 
 def ten_lines():
@@ -70,10 +72,10 @@ class Environment:
 class Package(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.wheel = newest_wheel()
-        if cls.wheel is None:
-            print("no wheel in build/wheels: ./dev python builds one")
+        if importlib.util.find_spec("scikit_build_core") is None:
+            print(f"{sys.executable} lacks scikit-build-core, which builds the wheel")
             sys.exit(77)
+        cls.wheel = build_wheel()
         scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(scratch.cleanup)
         cls.scratch = pathlib.Path(scratch.name)
@@ -163,6 +165,14 @@ class Package(unittest.TestCase):
                                 f"{binary.name} needs {line.strip()}")
                 if binary in modules:  # Python's ssl may need another one
                     self.assertNotIn("libcrypto", name, binary.name)
+
+    def test_glibc(self):
+        """The one that docs/start/install.md names."""
+        if platform.libc_ver()[1] != "2.36":
+            self.skipTest("that page names the glibc that a wheel from Debian 12 needs")
+        package = self.alone.packages / "shoal"
+        _, said = run_clean("objdump", "-T", *package.glob("_*.so"), *package.glob("bin/*"), *package.glob("lib/*"))
+        self.assertEqual(max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", said)), 34)
 
     def test_other_pytorch_is_named(self):
         built_for = self.beside.packages / "shoal" / "_built_for.py"
