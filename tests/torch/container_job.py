@@ -15,6 +15,7 @@ import shutil
 import sys
 
 import examples_test
+import hf_comparison
 import hf_inputs
 import hf_scripts
 import parallel_trainer_test as smp_test
@@ -28,7 +29,7 @@ DISTRIBUTIONS = {QA: {"sagemaker_distributed_dataparallel_enabled": True},
 
 def arguments(script, replicas):
     if script == QA:
-        return [*examples_test.EXAMPLES[QA], *examples_test.COMMON]
+        return [*examples_test.EXAMPLES[QA], *hf_comparison.COMMON]
     return [word for word in smp_test.COMMAND[1:] if word != "--use_cpu"] + [
         "--per_device_train_batch_size", str(smp_test.BATCH // replicas)]
 
@@ -61,7 +62,7 @@ def make(script, directory):
 def compare(script, directory, output):
     alone = directory / "alone/output"
     if script == QA:
-        examples_test.assert_same(examples_test.losses(alone), examples_test.losses(output), "run_qa")
+        hf_comparison.assert_same(hf_comparison.losses(alone), hf_comparison.losses(output), "run_qa")
     else:
         smp_test.assert_same(smp_test.outcome(alone), smp_test.outcome(output), "run_glue")
 

@@ -12,7 +12,6 @@ import sys
 
 SHARED = pathlib.Path(__file__).resolve().parents[3] / "shared/data"
 SCRIPTS = os.environ.get("SHOAL_HF_EXAMPLES")
-PACKAGES = ("transformers", "accelerate", "datasets", "evaluate", "sklearn", "nltk")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 # The variables of SageMaker's container for distribution {"smdistributed": {"dataparallel": {"enabled": True}}}.
 _SAGEMAKER = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost",
@@ -33,18 +32,18 @@ pathlib.Path(__file__).with_name("used").touch()
 """
 
 
-def _missing():
-    if SCRIPTS is None:
+def _missing(packages, examples):
+    if examples and SCRIPTS is None:
         return "SHOAL_HF_EXAMPLES does not name transformers' folder examples/pytorch"
     if not SHARED.is_dir():
         return f"there is no {SHARED}"
-    packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"this Python lacks {', '.join(packages)}" if packages else None
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    return f"this Python lacks {', '.join(absent)}" if absent else None
 
 
-def skip_if_missing():
-    """Exits with status 77 if something is missing."""
-    if reason := _missing():
+def skip_if_missing(*packages, examples=False):
+    """Exits with status 77 if transformers, accelerate, one of the packages, the data or the examples are missing."""
+    if reason := _missing(("transformers", "accelerate", *packages), examples):
         print(f"skipped: {reason}")
         raise SystemExit(77)
 
@@ -58,7 +57,7 @@ def environment(folder, **more):
 
 def start(folder, command, variables):
     """Starts a process of this Python."""
-    return subprocess.Popen([sys.executable, "-B", *command], cwd=folder, env=variables, text=True,
+    return subprocess.Popen([sys.executable, *command], cwd=folder, env=variables, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 

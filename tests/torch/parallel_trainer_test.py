@@ -11,7 +11,7 @@ import unittest
 
 import hf_scripts
 
-hf_scripts.skip_if_missing()
+hf_scripts.skip_if_missing("datasets", "evaluate", "sklearn", examples=True)
 
 import safetensors.torch  # noqa: E402
 

@@ -75,7 +75,7 @@ class Smddp(unittest.TestCase):
                                 f"{prefix}LOCAL_SIZE" if mpi else "LOCAL_WORLD_SIZE": "2"})
             if not mpi:
                 environment["MASTER_ADDR"] = "127.0.0.1"
-            processes.append(subprocess.Popen([sys.executable, "-B", *command], env=environment, text=True,
+            processes.append(subprocess.Popen([sys.executable, *command], env=environment, text=True,
                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         for process in processes:
             output, _ = process.communicate(timeout=300)
