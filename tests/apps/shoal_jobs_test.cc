@@ -92,9 +92,8 @@ TEST_F(ShoalJobs, AttachOutlastsAProcessThatFails) {
                      {"Expiration", sagemaker::extended_time(soon)}};
   const auto process = [&](const std::string& fails) {
     std::ofstream(directory / "p")
-        << "echo . >> " << directory / "asked"
-        << "\n[ $(wc -l < " << directory / "asked"
-        << ") " << fails << " ] && exit 3\necho '" << keys.dump() << "'\n";
+        << "echo . >> " << directory / "asked" << "\n[ $(wc -l < " << directory / "asked" << ") "
+        << fails << " ] && exit 3\necho '" << keys.dump() << "'\n";
   };
   const std::vector<std::string> environment = {
       "AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY=", "AWS_CONFIG_FILE=" + directory / "config"};
