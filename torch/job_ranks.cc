@@ -5,6 +5,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -121,24 +122,31 @@ std::string JobRanks::quotes(const Error& failure, double patience) const {
 
 Error JobRanks::explained(const Error& error) {
   Error own = in_job(error).at_rank(rank_);
-  if (!store_ || !is_failure(own.code())) return own;
+  if (!store_ || store_is_silent_ || !is_failure(own.code())) return own;
   // After a time-out, the rank to blame may itself be about to say which rank it waits for.
   const bool is_first = !has_failed_.exchange(true);
   const double patience = is_first && own.code() == ErrorCode::timeout ? deadlines::kCause : 0;
   // A thread of its own waits for the store, whose server may be the rank that has stopped.
   const auto quoted = std::make_shared<std::promise<std::string>>();
-  std::thread([self = shared_from_this(), own, patience, quoted] {
-    try {
-      quoted->set_value(self->quotes(own, patience));
-    } catch (const Error& gone) {
-      log::debug("rank {} cannot read why other ranks failed: {}", self->rank_, gone.what());
-      quoted->set_value("");
-    }
-  }).detach();
   auto result = quoted->get_future();
-  if (result.wait_for(std::chrono::duration<double>(deadlines::kSilentStore)) !=
-      std::future_status::ready)
+  try {
+    std::thread([self = shared_from_this(), own, patience, quoted] {
+      try {
+        quoted->set_value(self->quotes(own, patience));
+      } catch (const std::exception& gone) {
+        log::debug("rank {} cannot read why other ranks failed: {}", self->rank_, gone.what());
+        quoted->set_value("");
+      }
+    }).detach();
+  } catch (const std::system_error& refused) {
+    log::debug("rank {} cannot ask why other ranks failed: {}", rank_, refused.what());
     return own;
+  }
+  if (result.wait_for(std::chrono::duration<double>(deadlines::kSilentStore)) !=
+      std::future_status::ready) {
+    store_is_silent_ = true;  // so that further operations do not wait for it in turn
+    return own;
+  }
   Error explained(own.code(), own.message() + result.get(), own.remedy());
   explained.at_rank(rank_).in_operation(own.operation());
   return own.peer() >= 0 ? explained.with_peer(own.peer()) : explained;

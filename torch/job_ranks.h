@@ -50,7 +50,7 @@ class JobRanks : public std::enable_shared_from_this<JobRanks> {
   const std::shared_ptr<Store> store_;
   const int rank_;  // in the job
   const std::chrono::system_clock::time_point made_ = std::chrono::system_clock::now();
-  std::atomic<bool> has_failed_{false};
+  std::atomic<bool> has_failed_{false}, store_is_silent_{false};
 };
 
 }  // namespace shoal::pytorch

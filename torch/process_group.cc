@@ -187,7 +187,10 @@ void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
 
 void ProcessGroupShoal::lose(int peer, const std::string& problem) {
   try {
-    throw Error(ErrorCode::peer_lost, problem, "look at that rank's own output for the cause")
+    throw Error(
+        ErrorCode::peer_lost, problem,
+        "look at that rank's own output for the cause; if it may spend that long outside of "
+        "a step, raise the timeout of init_process_group() or SHOAL_DEADLINE_S")
         .with_peer(peer);
   } catch (const Error&) {
     std::rethrow_exception(host_lane()->failure());

@@ -79,10 +79,11 @@ bool TorchStore::remove(std::string_view key) {
 }
 
 c10::intrusive_ptr<c10d::Store> job_store(c10::intrusive_ptr<c10d::Store> of_group) {
-  constexpr int kPrefixes = 2;
-  for (int i = 0; i < kPrefixes; ++i)
-    if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(of_group.get()))
-      of_group = prefixed->getUnderlyingStore();
+  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(of_group.get())) {
+    auto within = prefixed->getUnderlyingStore();
+    if (dynamic_cast<c10d::PrefixStore*>(within.get()) == nullptr) break;
+    of_group = std::move(within);
+  }
   return of_group;
 }
 

@@ -30,8 +30,8 @@ class TorchStore final : public Store {
   double longest_wait_;
 };
 
-// The store that all groups of the job share. PyTorch gives a group this store with two prefixes:
-// the group's name and the device.
+// The store that all groups of the job share. PyTorch gives a group this store within prefixes: the
+// default group's, further ones of other groups, and the device.
 c10::intrusive_ptr<c10d::Store> job_store(c10::intrusive_ptr<c10d::Store> of_group);
 // A store for a part of the group, such as its messages: `store` with a prefix for keys.
 std::unique_ptr<Store> make_part_store(const std::string& part,

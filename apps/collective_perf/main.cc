@@ -174,8 +174,9 @@ bool run_rank(Options options, World world, Store& store) {
     report->begin();
   }
   const bool right = measure(options, *communicator, report.get());
-  if (report) report->end();
+  // Before rank 0 writes its results, so that no rank waits for it if that fails.
   if (world.size > 1) barrier(store, "shoal-collective-perf/end", world.size, deadline());
+  if (report) report->end();
   return right;
 }
 
@@ -198,12 +199,16 @@ int run(const Options& options) {
   } catch (const std::exception& problem) {
     return fail(problem, process.local_rank == 0);  // without a store: once a host
   }
-  std::atomic<int> status = 0;
+  std::atomic<int> status = kDone;
+  const auto fails = [&status](int why) {  // other ranks' failures follow from the first one
+    int none = kDone;
+    status.compare_exchange_strong(none, why);
+  };
   const auto run_one = [&](int index) {
     try {
-      if (!run_rank(options, rank_of_process(process, index, here), *store)) status = kFailed;
+      if (!run_rank(options, rank_of_process(process, index, here), *store)) fails(kFailed);
     } catch (const std::exception& problem) {
-      status = fail(problem, is_first_to_fail(*store));
+      fails(fail(problem, is_first_to_fail(*store)));
     }
   };
   std::vector<std::thread> others;

@@ -7,8 +7,11 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "shoal/runtime/rendezvous/store.h"
+#include "shoal/torch/store.h"
 
 namespace shoal::pytorch {
 namespace {
@@ -45,6 +48,23 @@ TEST(JobRanks, QuotesTheRanksToBlame) {
   EXPECT_EQ(other->explained(lost(0)).message(), "rank 1 is lost; rank 1 says: rank 2 is lost");
   EXPECT_EQ(first->explained(lost(1)).message(),
             "rank 1 is lost; rank 1 says: rank 2 is lost; rank 2 says: rank 3 is lost");
+}
+
+// new_group() prefixes the store of the default group, which has prefixes already.
+TEST(JobStore, IsTheSameForTheDefaultGroupAndOthers) {
+  using Wrapped = c10::intrusive_ptr<c10d::Store>;
+  const auto within = [](const char* prefix, const Wrapped& store) -> Wrapped {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  const Wrapped base = c10::make_intrusive<c10d::HashStore>();
+  for (const bool by_rendezvous : {true, false}) {
+    const Wrapped world = within("0/", by_rendezvous ? within("default_pg", base) : base);
+    const Wrapped of_world = job_store(within("cpu/", world));
+    const std::string said = by_rendezvous ? "rendezvous" : "own store";
+    of_world->set("failed", said);
+    const Wrapped of_part = job_store(within("cpu/", within("1/", world)));
+    EXPECT_EQ(of_part->get_to_str("failed"), said);
+  }
 }
 
 }  // namespace

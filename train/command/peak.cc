@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,7 +17,7 @@
 namespace shoal::command {
 namespace {
 
-// GPUs by a part of their name, and a machine of parallel/predict that has them.
+// GPUs by a word of their name, and a machine of parallel/predict that has them.
 constexpr std::array<std::pair<const char*, const char*>, 7> kGpus = {{{"B200", "p6-b200.48xlarge"},
                                                                        {"H200", "p5en.48xlarge"},
                                                                        {"H100", "p5.48xlarge"},
@@ -28,6 +30,18 @@ std::optional<double> stated(const std::string& machine, DType dtype) {
   const auto rates = parallel::find_machine(machine).products.flops;
   const auto found = rates.find(dtype);
   return found == rates.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Whether `word` is a word of a GPU's name. "L4" is none of "NVIDIA L40S". The PCIe and NVL forms
+// of a GPU are slower than those of the machines.
+bool is_named(std::string_view name, std::string_view word) {
+  if (name.find("PCIe") != std::string_view::npos || name.find("NVL") != std::string_view::npos)
+    return false;
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  const std::size_t at = name.find(word);
+  if (at == std::string_view::npos) return false;
+  const std::size_t end = at + word.size();
+  return (at == 0 || !is_part(name[at - 1])) && (end == name.size() || !is_part(name[end]));
 }
 
 // FLOP/s of the fastest product of two n x n matrices.
@@ -70,7 +84,7 @@ Peak peak_of(const PeakRequest& request, collectives::Communicator& ranks) {
            fmt::format("measured here in products of {0} x {0}", size)};
   } else {
     for (const auto& [name, machine] : kGpus)
-      if (own.flops == 0 && request.description.find(name) != std::string::npos)
+      if (own.flops == 0 && is_named(request.description, name))
         own = {stated(machine, request.dtype).value_or(0), fmt::format("stated for {}", name)};
   }
   double least = own.flops;  // if one rank's is unknown, so is the sum

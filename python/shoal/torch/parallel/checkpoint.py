@@ -78,6 +78,7 @@ class _Saved(NamedTuple):
     save: str | None  # the same for all files of one save; empty: of none of Shoal's; None: unreadable, see _read()
     time: float = 0
     layout: list[int] | None = None
+    name: str | None = None  # without a folder and a suffix: "a_1" has files that look like some of "a"
 
     @staticmethod
     def of(path: str) -> "_Saved":
@@ -94,7 +95,9 @@ def _newest_save(f: str) -> tuple[dict[str, _Saved], list[str]]:
     found = {}
     for other in os.listdir(folder) if os.path.isdir(folder) else ():
         if re.fullmatch(r"(_\d+){2,3}", suffix := other.removeprefix(name)):
-            found[suffix] = _Saved.of(os.path.join(folder, other))
+            saved = _Saved.of(os.path.join(folder, other))
+            if saved.name in (None, name):
+                found[suffix] = saved
     newest = max(found.values(), key=lambda saved: saved.time, default=None)
     current = {suffix: saved for suffix, saved in found.items() if saved.save in (None, newest.save)}
     return current, sorted(found.keys() - current.keys())
@@ -120,13 +123,17 @@ def save(obj: Any, f: str, partial: bool = True, v3: bool = False, **arguments: 
         _write(f, lambda file: torch.save(obj, file, **arguments))
         return
     state.saves[path, v3] += 1
-    saved = _Saved(f"{mesh.job} {v3} {state.saves[path, v3]}", time.time(), list(mesh.shape))
+    saved = _Saved(f"{mesh.job} {v3} {state.saves[path, v3]}", time.time(), list(mesh.shape), os.path.basename(path))
 
     def write(file: Any) -> None:
         torch.save(obj, file, **arguments)
         file.append(_SAVED, json.dumps(saved))
 
-    _write(f + _suffix(place.pp, place.tp, place.rdp if v3 else None), write)
+    try:
+        _write(f + _suffix(place.pp, place.tp, place.rdp if v3 else None), write)
+    except BaseException:
+        state.saves[path, v3] -= 1  # a second try is the same save
+        raise
 
 
 def load(f: str, map_location: Any = None, partial: bool = True, **arguments: Any) -> Any:

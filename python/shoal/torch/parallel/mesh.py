@@ -83,7 +83,9 @@ class Mesh:
         """The time-out of the default process group, and so of all groups but the patient ones."""
         world, cpu = dist.group.WORLD, torch.device("cpu")
         backend = world._get_backend(cpu) if cpu in world._device_types else None
-        return getattr(backend, "deadline_seconds", dist.default_pg_timeout.total_seconds())
+        options = getattr(backend, "options", None)
+        timeout = getattr(options, "_timeout", dist.default_pg_timeout)
+        return getattr(backend, "deadline_seconds", timeout.total_seconds())
 
     def size(self, axis: str) -> int:
         """The number of ranks in this rank's group along `axis`."""

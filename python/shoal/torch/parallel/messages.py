@@ -214,7 +214,7 @@ class Channel:
             try:
                 source, done = self._arrived.get(timeout=max(due - time.monotonic(), 0))
             except queue.Empty:
-                self._look()
+                self._look(due)
                 continue
             parcel = self._open(source, done)
             if parcel.head == _PING:
@@ -224,9 +224,13 @@ class Channel:
                 return parcel
             self.expect(source)
 
-    def _look(self) -> None:
-        """Asks the expected ranks for a sign of life, or raises what a message from a lost rank would."""
+    def _look(self, due: float) -> None:
+        """Asks the expected ranks for a sign of life, or raises what a message from a lost rank would. `due`: when this
+        look should have been."""
         self._looked = now = time.monotonic()
+        if now - due > self._patience / _LOOKS:  # this process itself was stopped, so it has not asked
+            asked = now - self._patience * (1 - 1 / _LOOKS)
+            self._expected = {source: max(heard, asked) for source, heard in self._expected.items()}
         for source, heard in self._expected.items():
             if now - heard < self._patience:
                 self.send(source, _PING)
