@@ -29,6 +29,10 @@ class Noting final : public TaskData {
                               const Predictions& /*predictions*/) const override {
     return {};
   }
+  std::vector<nlohmann::ordered_json> answers(const Dataset& /*dataset*/,
+                                              const Predictions& /*predictions*/) const override {
+    return {};
+  }
   mutable std::vector<int> threads;
 };
 
