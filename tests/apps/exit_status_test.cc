@@ -60,8 +60,8 @@ TEST_F(ExitStatus, Is4WithoutDiskOrMemory) {
 
 TEST_F(ExitStatus, Is5WhenARankDoesNotCome) {
   const int port = testing::free_port();
-  const ProgramOptions alone{.environment = {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2",
-                                             "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+  const ProgramOptions alone{.environment = {"RANK=1", "LOCAL_RANK=0", "WORLD_SIZE=2",
+                                             "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
                                              fmt::format("MASTER_PORT={}", port),
                                              "SHOAL_DEADLINE_S=1"}};
   EXPECT_EQ(status_of({SHOAL_PERF_PROGRAM}, alone), 5);

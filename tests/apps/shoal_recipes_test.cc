@@ -302,8 +302,9 @@ TEST_F(Dictionaries, ReportUnsupportedKeys) {
       "bert-of-nobody is no model: there is no such directory, no channel 'bert-of-nobody' of "
       "SageMaker, and no main revision of it in Hugging Face's cache, ");
   const auto missing = [&](const std::string& option, const std::string& name) {
-    const auto result =
-        run({{"model_name_or_path", "bert"}, {option, name}, {"data", data(job)}}, {});
+    json all = {{"model_name_or_path", "bert"}, {"data", data(job)}, {"dataset_name", "squad"}};
+    all[option] = name;
+    const auto result = run(all, {});
     EXPECT_EQ(result.status, 3) << result.err;
     return result.err;
   };

@@ -15,6 +15,7 @@
 #include "shoal/runtime/memory/memory_resource.h"
 
 // These tests need malloc to return null, where sanitizers would end the program.
+// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers' own names.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 // NOLINTEND(bugprone-reserved-identifier)
