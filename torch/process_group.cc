@@ -180,9 +180,10 @@ void ProcessGroupShoal::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
   deadline_seconds_ = limit_seconds_ = seconds(timeout);
   for (const auto& lane : lanes())
-    if (const double still = lane->set_deadline_seconds(limit_seconds_); still < limit_seconds_)
+    if (const double still = lane->set_deadline_seconds(limit_seconds_); still < limit_seconds_) {
       TORCH_WARN("shoal: this group's operations on a device still end after ", still,
                  " s, the timeout that they began with; make the group with a longer timeout");
+    }
 }
 
 void ProcessGroupShoal::lose(int peer, const std::string& problem) {

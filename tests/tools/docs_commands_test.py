@@ -30,7 +30,7 @@ SAYS = {
     "install": ["shoal 0.", "huge pages"],
     "fine-tune": ["eval_accuracy", "6 predictions in predictions.csv", '"probabilities"'],
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
-    "collectives": ["average bus bandwidth", "every result right", "all_reduce"],
+    "collectives": ["Avg bus bandwidth", "Out of bounds values", "all_reduce"],
     "planning": ["MFU"],
     "sagemaker": ['"TrainingJobName"', '"InstanceCount": 2'],
 }

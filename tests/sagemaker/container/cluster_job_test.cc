@@ -143,7 +143,7 @@ TEST_F(ClusterJob, SaysOnBothHostsWhyItFailed) {
 TEST_F(ClusterJob, NamesTheHostThatNeverCame) {
   Job job(hyperparameters(2), *text_);
   const auto ends = job.run({"PLAY_ABSENT=2"}, {"--connect-seconds", "1"});
-  EXPECT_EQ(ends[0].status, "1") << ends[0].said();
+  EXPECT_EQ(ends[0].status, "5") << ends[0].said();
   EXPECT_THAT(ends[0].failure, HasSubstr("host algo-2 does not serve ssh on port 22 after 1 s"));
 }
 
