@@ -51,7 +51,7 @@ std::string training_line(const TrainerState& state) {
   std::vector<std::string> ends;
   const nlohmann::json* last = nullptr;
   const auto text_of = [](const nlohmann::json& record) {
-    const auto loss = record["loss"];
+    const auto& loss = record["loss"];
     return fmt::format("{} (step {})",
                        loss.is_number() ? fmt::format("{:.4f}", loss.get<double>()) : "not finite",
                        field_or(record, "step", std::int64_t{0}, "a log record"));
