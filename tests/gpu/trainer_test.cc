@@ -554,7 +554,7 @@ TEST(GpuTrainer, ExhaustedPinnedMemoryIsReportedByTag) {
   EXPECT_THAT(said, ::testing::ContainsRegex(
                         "pinned host memory: no room for 0.0625 MiB of activations: [0-9.]+ MiB of "
                         "0.3 MiB are available .the test's.; held are activations 0.[23] MiB, "
-                        "data 0.[0-9] MiB"));
+                        "data 0.[0-9]+ MiB"));
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("per_device_train_batch_size")));
 }
 
