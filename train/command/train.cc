@@ -365,8 +365,7 @@ int train(Guest& guest) {
   stop_signal = 0;  // forget the signal of an earlier run
   {
     const StopSignals signals;
-    status = run_stages(
-        {.json = &guest.options}, [](SourceRegistry&) {}, &guest);
+    status = run_stages({.json = &guest.options}, [](SourceRegistry&) {}, &guest);
   }
   // A signal decides the status, even if it came too late to stop the run or made the run fail.
   return stop_signal != 0 ? 128 + stop_signal : status;

@@ -63,9 +63,8 @@ class Orted {
       : name_("orted" + std::to_string(::getpid())) {
     std::filesystem::copy_file("/bin/sleep", root / name_,
                                std::filesystem::copy_options::overwrite_existing);
-    thread_ = std::thread([this, path = root / name_] {
-      run_process({path, "1000"}, {.stop = &stop_});
-    });
+    thread_ =
+        std::thread([this, path = root / name_] { run_process({path, "1000"}, {.stop = &stop_}); });
     while (!process_runs(name_)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   ~Orted() { end(); }
