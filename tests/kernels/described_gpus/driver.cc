@@ -34,7 +34,7 @@ SHOAL_DRIVER cuKernelGetAttribute(int* value) {
 }
 SHOAL_DRIVER cuKernelSetAttribute() { return 0; }
 
-// Any other call fails with the error number of a stub driver.
+// Any other call fails with error 34, which CUDA returns where no driver is installed.
 #define SHOAL_REFUSED(name) \
   SHOAL_DRIVER name() { return 34; }
 SHOAL_REFUSED(cuCtxGetCurrent)
