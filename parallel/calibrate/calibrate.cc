@@ -7,9 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/parallel/calibrate/fit.h"
 #include "shoal/parallel/calibrate/traced_step.h"
-#include "shoal/parallel/predict/machine.h"
-#include "shoal/parallel/predict/unit_times.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -172,56 +171,11 @@ class Calibration {
     });
   }
 
-  // Compares one step with what a machine without overheads would take, part by part.
   void software() {
     say("a training step");
     const DType dtype = request_.dtypes.front();
-    const TracedModel traced = trace_step(bench_, request_.kernels, request_.memory, dtype);
-    const Machine plain = read_machine(file_, request_.name);
-    const RankBatch batch{.rows = traced.rows, .length = traced.length, .dtype = dtype};
-    PassTimes blocks;
-    double head = 0, loss = 0, layers = 0;
-    for (const UnitShape& unit : traced.shape.units) {
-      const UnitTimes times = unit_times(plain, unit, traced.shape.channels, batch);
-      for (const PassTimes& pass : {times.forward, times.backward}) {
-        if (unit.vocabulary > 0) {
-          head += pass.products;
-          loss += pass.loss;
-        } else {
-          blocks.products += pass.products;
-          blocks.attention += pass.attention;
-        }
-        blocks.passes += pass.passes;
-      }
-      layers += unit.heads > 0 ? 1 : 0;
-    }
-    const auto ratio = [](double predicted, double measured) {
-      return std::max(predicted, 1e-9) / std::max(measured, 1e-9);
-    };
-    const StepTrace& trace = traced.trace;
-    file_["traced"] = {{"config", traced.config},
-                       {"rows", traced.rows},
-                       {"length", traced.length},
-                       {"seconds",
-                        {{"products", trace.products},
-                         {"attention", trace.attention},
-                         {"passes", trace.passes},
-                         {"head", trace.head},
-                         {"optimizer", trace.optimizer},
-                         {"between", trace.between}}}};
-    file_["products"]["efficiency"] = ratio(blocks.products, trace.products);
-    file_["products"]["attention_efficiency"] = ratio(blocks.attention, trace.attention);
-    const double head_products = head * ratio(trace.products, blocks.products);
-    const double bytes = static_cast<double>(traced.shape.elements()) * optimizer_bytes(dtype);
-    file_["software"] = {{"name", "Shoal"},
-                         // Ranks that compute on all cores leave none to whatever moves their data.
-                         {"overlaps_gradients", false},
-                         {"overlaps_messages", false},
-                         {"pass_factor", ratio(trace.passes, blocks.passes)},
-                         {"head_factor", std::max(trace.head - head_products, 1e-6) / loss},
-                         {"optimizer_efficiency", ratio(bytes / plain.bandwidth, trace.optimizer)},
-                         {"block_launch", std::max(trace.between, 0.0) / (3 * layers)},
-                         {"sharpness", 1}};  // the host adds its time to that of operations
+    file_ = fit_to_step(std::move(file_),
+                        trace_step(bench_, request_.kernels, request_.memory, dtype), dtype);
   }
 
   static constexpr std::int64_t kCold = std::int64_t{1} << 26;  // elements

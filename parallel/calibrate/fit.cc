@@ -1,8 +1,10 @@
 #include "shoal/parallel/calibrate/fit.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "shoal/parallel/predict/machine.h"
+#include "shoal/parallel/predict/unit_times.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::parallel {
@@ -28,7 +30,67 @@ void scale(ordered_json& object, const char* name, double otherwise, double fact
   object[name] = field_or(object, name, otherwise, "the machine") * factor;
 }
 
+double ratio(double predicted, double measured) {
+  return std::max(predicted, 1e-9) / std::max(measured, 1e-9);
+}
+
+// The traced step on a machine without overheads, in seconds.
+struct PlainStep {
+  PassTimes blocks;
+  double head = 0, loss = 0, layers = 0;
+};
+
+PlainStep plain_step(const Machine& machine, const TracedModel& traced, DType dtype) {
+  const RankBatch batch{.rows = traced.rows, .length = traced.length, .dtype = dtype};
+  PlainStep step;
+  for (const UnitShape& unit : traced.shape.units) {
+    const UnitTimes times = unit_times(machine, unit, traced.shape.channels, batch);
+    for (const PassTimes& pass : {times.forward, times.backward}) {
+      if (unit.vocabulary > 0) {
+        step.head += pass.products;
+        step.loss += pass.loss;
+      } else {
+        step.blocks.products += pass.products;
+        step.blocks.attention += pass.attention;
+      }
+      step.blocks.passes += pass.passes;
+    }
+    step.layers += unit.heads > 0 ? 1 : 0;
+  }
+  return step;
+}
+
 }  // namespace
+
+ordered_json fit_to_step(ordered_json machine, const TracedModel& traced, DType dtype) {
+  const Machine plain = read_machine(machine, "the machine without overheads");
+  const auto [blocks, head, loss, layers] = plain_step(plain, traced, dtype);
+  const StepTrace& trace = traced.trace;
+  machine["traced"] = {{"config", traced.config},
+                       {"rows", traced.rows},
+                       {"length", traced.length},
+                       {"seconds",
+                        {{"products", trace.products},
+                         {"attention", trace.attention},
+                         {"passes", trace.passes},
+                         {"head", trace.head},
+                         {"optimizer", trace.optimizer},
+                         {"between", trace.between}}}};
+  machine["products"]["efficiency"] = ratio(blocks.products, trace.products);
+  machine["products"]["attention_efficiency"] = ratio(blocks.attention, trace.attention);
+  const double head_products = head * ratio(trace.products, blocks.products);
+  const double bytes = static_cast<double>(traced.shape.elements()) * optimizer_bytes(dtype);
+  machine["software"] = {{"name", "Shoal"},
+                         // Ranks that compute on all cores leave none to whatever moves their data.
+                         {"overlaps_gradients", false},
+                         {"overlaps_messages", false},
+                         {"pass_factor", ratio(trace.passes, blocks.passes)},
+                         {"head_factor", std::max(trace.head - head_products, 1e-6) / loss},
+                         {"optimizer_efficiency", ratio(bytes / plain.bandwidth, trace.optimizer)},
+                         {"block_launch", std::max(trace.between, 0.0) / (3 * layers)},
+                         {"sharpness", 1}};  // the host adds its time to that of operations
+  return machine;
+}
 
 ordered_json fit_machine(ordered_json machine, const json& predicted, const json& measured) {
   const double computing =

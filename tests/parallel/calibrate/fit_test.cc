@@ -31,6 +31,37 @@ json phases_of(const Prediction& p) {
           {"optimizer_seconds", p.parts.optimizer}};
 }
 
+TEST(FitToStep, PredictsTheStepThatItWasFittedTo) {
+  const json config = {{"model_type", "gpt2"}, {"vocab_size", 1000}, {"n_embd", 256},
+                       {"n_head", 4},          {"n_layer", 4},       {"n_positions", 128}};
+  const TracedModel traced{.config = config,
+                           .shape = model_shape(*nn::make_causal_lm(config, "test")),
+                           .rows = 4,
+                           .length = 128,
+                           .trace = {.products = 0.6,
+                                     .attention = 0.07,
+                                     .passes = 0.2,
+                                     .head = 0.3,
+                                     .optimizer = 0.04,
+                                     .between = 0.01}};
+  const json machine = fit_to_step({{"devices", 1},
+                                    {"memory", 1e9},
+                                    {"bandwidth", 1e12},
+                                    {"products", {{"flops", {{"f32", 1e11}}}}}},
+                                   traced, DType::f32);
+  const Machine read = read_machine(machine, "machine");
+  const ParallelPlan plan;
+  const Prediction p = predict({.model = traced.shape,
+                                .machine = read,
+                                .plan = plan,
+                                .run = {.batch = traced.rows, .length = traced.length}});
+  EXPECT_NEAR(p.parts.products + p.parts.loss, 0.9, 1e-6);
+  EXPECT_NEAR(p.parts.launches, 0.01, 1e-6);
+  EXPECT_NEAR(p.seconds, 1.22, 4e-3);  // embeddings
+  EXPECT_NEAR(p.parts.attention, 0.07, 1e-6);
+  EXPECT_NEAR(p.parts.optimizer, 0.04, 1e-6);
+}
+
 TEST(FitMachine, PredictsTheRunThatItWasFittedTo) {
   const nlohmann::ordered_json machine = {
       {"devices", 2},
