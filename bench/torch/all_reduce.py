@@ -8,7 +8,8 @@ always reduces ordinary memory. Times are medians over rounds of the slowest ran
 of the rounds' ratios. With --ranks 1 a call only passes through PyTorch and the backend.
 
 --communicator LIBRARY (build/release/bench/torch/libshoal_bench_communicator.so) adds the Communicator's own
-call in ordinary memory, by turns with the others; overhead_us is the median of the rounds' differences.
+call in ordinary memory, and c10d's ProcessGroup.allreduce without torch.distributed's Python around it, by turns with
+the others. overhead_us and c10d_overhead_us are medians of the rounds' differences to the Communicator's call.
 """
 import argparse
 import ctypes
@@ -35,6 +36,15 @@ def mean_of(calls, tensor, group):
     begin = time.perf_counter()
     for _ in range(calls):
         dist.all_reduce(tensor, group=group)
+    return (time.perf_counter() - begin) / calls
+
+
+def mean_of_c10d(calls, tensor, group):
+    how, tensors = dist.AllreduceOptions(), [tensor]
+    dist.barrier(group=group)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        group.allreduce(tensors, how).wait()
     return (time.perf_counter() - begin) / calls
 
 
@@ -70,10 +80,12 @@ def rank_main(rank, options, path):
         calls = max(1, min(options.calls, (64 << 20) // max(size, 1)))
         times = {key: [] for key in memories}
         if own:
-            times["communicator", "ordinary"] = []
+            times["communicator", "ordinary"], times["c10d", "ordinary"] = [], []
+        measures = {"communicator": lambda: own.mean_of(calls, elements),
+                    "c10d": lambda: mean_of_c10d(calls, memories["shoal", "ordinary"], groups["shoal"])}
         for turn in range(options.rounds + 1):
             for key, kept in times.items():
-                took = torch.tensor([own.mean_of(calls, elements) if key[0] == "communicator" else
+                took = torch.tensor([measures[key[0]]() if key[0] in measures else
                                      mean_of(calls, memories[key], groups[key[0]])], dtype=torch.float64)
                 dist.all_reduce(took, dist.ReduceOp.MAX)
                 if turn > 0:  # the first warms up
@@ -87,8 +99,9 @@ def rank_main(rank, options, path):
                 pairs = zip(times["gloo", "ordinary"], times["shoal", memory])
                 row[f"{memory}_ratio"] = round(statistics.median(gloo / shoal for gloo, shoal in pairs), 2)
             if own:
-                pairs = zip(times["shoal", "ordinary"], times["communicator", "ordinary"])
-                row["overhead_us"] = round(statistics.median(shoal - alone for shoal, alone in pairs) * 1e6, 1)
+                for name, column in (("shoal", "overhead_us"), ("c10d", "c10d_overhead_us")):
+                    pairs = zip(times[name, "ordinary"], times["communicator", "ordinary"])
+                    row[column] = round(statistics.median(shoal - alone for shoal, alone in pairs) * 1e6, 1)
             print(json.dumps(row), flush=True)
     dist.destroy_process_group()
     os._exit(0)

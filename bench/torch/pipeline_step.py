@@ -45,6 +45,8 @@ class Gpt2(nn.Module):
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, options.vocabulary, bias=False)
         self.head.weight = self.tokens.weight
+        for embedding in (self.tokens, self.places):  # as GPT-2; PyTorch's default gives denormal gradients, which are slow
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, ids):
         x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
