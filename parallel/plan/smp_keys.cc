@@ -72,7 +72,9 @@ constexpr std::array kKeys = {
         "skip_tracing", "", version1, SmpFlag{&SmpRaw::skip_tracing}, "false",
         "false: units are run before training, and the cut goes by the time and memory they take; "
         "true: by numbers of parameters",
-        "false: the first microbatch is run once before its step; true: by numbers of parameters"},
+        "false: the first microbatch is run four times before the first step, to warm up and to "
+        "measure; true: by "
+        "numbers of parameters"},
     SmpKey{"partition_file", "", version1, SmpWord{&SmpRaw::partition_file, ""}, "none",
            "the cut is written to this file, or read from it with `load_partition`"},
     SmpKey{"load_partition", "", version1, SmpFlag{&SmpRaw::load_partition}, "false",
@@ -138,8 +140,9 @@ constexpr std::array kKeys = {
            "wants smp.set_activation_checkpointing()"},
     SmpKey{"activation_loading_horizon", "", both, SmpInteger{&SmpRaw::activation_loading_horizon},
            "4; 2 beside keys of version 2",
-           "pipeline tasks before its backward at which an offloaded activation is read back; "
-           "version 2 counts tensors"},
+           "pipeline tasks before its backward at which an offloaded activation is read back, also "
+           "beside keys of version 2, which counts tensors",
+           "checkpointed calls before its backward at which an offloaded activation is read back"},
     SmpKey{"delayed_parameter_initialization", "", version1, SmpNoEffect{"true"}, "always true",
            "no rank ever holds more than its part of the model",
            "no effect: each rank makes the whole model and keeps its part when it is cut"},
@@ -176,7 +179,9 @@ constexpr std::array kKeys = {
            "SMP never finished it; what Herring does is how collectives here work"},
     SmpKey{"deterministic_server", "", version1, SmpNoEffect{"true"}, "always true",
            "schedules are agreed before the step, so every replica runs the same order",
-           "no effect: each rank visits the microbatches in one order"},
+           "no effect: each rank visits microbatches in the order of the schedule or as they "
+           "arrive, and adds "
+           "gradients in one order, so that equal runs give equal bits"},
     SmpKey{"fast_mode", "", version1, SmpNoEffect{"true"}, "always true",
            "messages always go from stage to stage",
            "no effect: a module's result goes to the rank that called it"},

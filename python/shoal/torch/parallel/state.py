@@ -163,5 +163,5 @@ def shutdown() -> None:
 
 
 def is_tracing() -> bool:
-    """True while the model runs once to measure each module's costs."""
+    """True while the model runs to measure each module's costs."""
     return state.tracing
