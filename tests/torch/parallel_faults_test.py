@@ -13,7 +13,7 @@ import ranks
 from shoal.torch import parallel as smp
 
 DEADLINE = 5.0  # seconds, of the process groups
-VICTIM = 3
+RANKS = 4
 
 
 class Fragile(nn.Module):
@@ -36,32 +36,34 @@ def layer():
 
 
 class Model(nn.Module):
-    """With tensor parallelism, its ranks wait for each other in both layers."""
+    """Each partition has a fragile module. With tensor parallelism, its ranks wait for each other in both layers."""
 
-    def __init__(self, is_split):
+    def __init__(self, partitions, is_split):
         super().__init__()
         self.enter, self.leave = (layer() if is_split else nn.Linear(8, 8) for _ in range(2))
-        self.fragile = Fragile(8)
+        self.fragile = nn.ModuleList(Fragile(8) for _ in range(partitions))
 
     def forward(self, x):
-        for part in (self.enter, self.fragile, self.leave):
-            x = part((x, None))[0] if part is not self.fragile and not isinstance(part, nn.Linear) else part(x)
+        for part in (self.enter, *self.fragile, self.leave):
+            x = part(x) if isinstance(part, (Fragile, nn.Linear)) else part((x, None))[0]
         return x
 
 
-def failing(rank, size, config, how):
+def failing(rank, size, config, victim, how):
     """A good step, and one in which the victim dies or stops. The exception's text, and how long it took."""
-    smp.init({"partitions": 2, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0,
-              "partition_assignment": {"fragile": 1, "leave": 1}, **config})
+    partitions = config.get("partitions", 2)
+    smp.init({"partitions": partitions, "microbatches": 2, "ddp": True, "auto_partition": False, "default_partition": 0,
+              "partition_assignment": {**{f"fragile.{one}": one for one in range(partitions)}, "leave": partitions - 1},
+              **config})
     torch.manual_seed(1)
-    model = smp.DistributedModel(Model("tensor_parallel_degree" in config))
+    model = smp.DistributedModel(Model(partitions, "tensor_parallel_degree" in config))
 
     @smp.step
     def step(model, x):
         model.backward(model(x).square().mean())
 
     step(model, torch.ones(4, 3, 8))
-    if rank == VICTIM:
+    if rank == victim:
         Fragile.how = how
     began = time.monotonic()
     try:
@@ -72,32 +74,50 @@ def failing(rank, size, config, how):
 
 
 class Faults(unittest.TestCase):
-    def check(self, config, how):
-        with tempfile.TemporaryDirectory() as directory:
-            started = ranks.start(4, failing, config, how, timeout=DEADLINE, path=os.path.join(directory, "store"))
-            results = ranks.collect([one for rank, one in enumerate(started) if rank != VICTIM], 40)
-            started[VICTIM][0].kill()
-            started[VICTIM][0].join()
-        for result in results:
-            self.assertIsNotNone(result)
-            ok, value = result
-            self.assertTrue(ok, value)
-            text, took = value
-            self.assertRegex(text, rf"\brank {VICTIM}\b")
-            self.assertIn("DistBackendError", text)
-            self.assertLess(took, DEADLINE + 2, text)
+    def check(self, config, victim, how):
+        """The store is a file, so it outlives rank 0."""
+        with self.subTest(config=config, victim=victim, how=how.name), tempfile.TemporaryDirectory() as directory:
+            started = ranks.start(RANKS, failing, config, victim, how, timeout=DEADLINE,
+                                  path=os.path.join(directory, "store"))
+            results = ranks.collect([one for rank, one in enumerate(started) if rank != victim], 40)
+            started[victim][0].kill()
+            started[victim][0].join()
+            for result in results:
+                self.assertIsNotNone(result)
+                ok, value = result
+                self.assertTrue(ok, value)
+                text, took = value
+                self.assertRegex(text, rf"\brank {victim}\b")
+                self.assertIn("DistBackendError", text)
+                self.assertLess(took, DEADLINE + 2, text)
+
+    def killed(self, config, victims):
+        for victim in victims:
+            self.check(config, victim, signal.SIGKILL)
+
+    def stopped(self, config, victims):
+        for victim in victims:
+            self.check(config, victim, signal.SIGSTOP)
+
+    # Rank 0 runs the step function of its pipeline.
+
+    def test_killed_in_a_long_pipeline(self):
+        self.killed({"partitions": 4}, (0, 1, 2, 3))
+
+    def test_stopped_in_a_long_pipeline(self):
+        self.stopped({"partitions": 4}, (0, 1, 3))
 
     def test_killed_beside_replicas(self):
-        self.check({}, signal.SIGKILL)
+        self.killed({}, (0, 1, 3))
 
     def test_stopped_beside_replicas(self):
-        self.check({}, signal.SIGSTOP)
+        self.stopped({}, (0, 3))
 
     def test_killed_in_tensor_parallelism(self):
-        self.check({"tensor_parallel_degree": 2}, signal.SIGKILL)
+        self.killed({"tensor_parallel_degree": 2}, (0, 1, 3))
 
     def test_stopped_in_tensor_parallelism(self):
-        self.check({"tensor_parallel_degree": 2}, signal.SIGSTOP)
+        self.stopped({"tensor_parallel_degree": 2}, (0, 3))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ class _Failure(NamedTuple):
     text: str
 
 
+def _text_of(problem: BaseException) -> str:
+    return "".join(traceback.format_exception_only(problem)).strip()
+
+
 def _devices() -> list[str]:
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
@@ -450,7 +454,7 @@ class Run:
             thread.join()
         self.visits.clear()  # each holds the Run
         if self._peers is not None and self._peers.leads:
-            self._peers.end(self.turns.failed, self.runs.has_recorded())
+            self._peers.end(self._reason() if self.turns.failed else None, self.runs.has_recorded())
         elif self._peers is not None and not self.turns.failed:
             self._peers.following.join()
         if self._peers is None or self.turns.failed:
@@ -497,8 +501,11 @@ class Run:
             pass
         except BaseException as problem:
             self._causes.append(problem)
-            text = "".join(traceback.format_exception_only(problem)).strip()
-            self._leave(_Failure(time.time(), self.channel.rank, text), None)
+            self._leave(_Failure(time.time(), self.channel.rank, _text_of(problem)), None)
+
+    def _reason(self) -> str:
+        """Why the step failed on this rank."""
+        return min(self._failures).text if self._connection is None else _text_of(self._connection)
 
     def _leave(self, failure: _Failure | None, outputs: Any) -> None:
         """Sends this rank's last message of the step. Later calls do nothing."""

@@ -16,7 +16,8 @@ import torch.distributed as dist
 # other ranks' modules are shorter, because they only pass tensors on.
 SHORT_SECONDS = 2e-3
 _DONE = (1 << 60, 0)
-_TAG, _VOTE_TAG = 28003, 28004
+_TAG, _VOTE_TAG, _REASON_TAG = 28003, 28004, 28005
+_REASON_BYTES = 1024
 _END, _FAILED, _RECORDED = -1, -2, -3  # _RECORDED: an end after which vote() follows
 
 
@@ -102,12 +103,17 @@ class Peers:
         for to in range(1, self.group.size()):
             self._sent.append(self.group.send([torch.tensor([decision])], to, _TAG))
 
-    def end(self, failed: bool, has_recorded: bool) -> None:
-        """For the first rank: ends the step. has_recorded: of its runs (runs.py)."""
-        self._votes = has_recorded and not failed
-        self.tell(_FAILED if failed else _RECORDED if self._votes else _END)
-        for work in self._sent if not failed else ():  # the failure may be that a rank takes no messages
-            work.wait()
+    def end(self, failure: str | None, has_recorded: bool) -> None:
+        """For the first rank: ends the step. failure: why it failed. has_recorded: of its runs (runs.py)."""
+        self._votes = has_recorded and failure is None
+        self.tell(_FAILED if failure is not None else _RECORDED if self._votes else _END)
+        if failure is None:
+            for work in self._sent:
+                work.wait()
+            return
+        reason = torch.frombuffer(bytearray(failure.encode()[:_REASON_BYTES].ljust(_REASON_BYTES)), dtype=torch.uint8)
+        for to in range(1, self.group.size()):  # without waiting: a rank that takes no messages may be the failure
+            self._sent.append(self.group.send([reason], to, _REASON_TAG))
 
     def vote(self, succeeded: bool) -> bool:
         """Whether the step before has recorded runs and succeeded on all ranks. Each calls it before its next step."""
@@ -133,7 +139,10 @@ class Peers:
         while True:
             self.group.recv([decision], 0, _TAG).get_future().wait()
             if decision.item() == _FAILED:
-                raise RuntimeError("the step failed in the pipeline of the tensor-parallel group's first rank")
+                reason = torch.empty(_REASON_BYTES, dtype=torch.uint8)
+                self.group.recv([reason], 0, _REASON_TAG).get_future().wait()
+                raise RuntimeError("the step failed in the pipeline of the tensor-parallel group's first rank: " +
+                                   bytes(reason.numpy()).decode(errors="ignore").strip())
             if decision.item() in (_END, _RECORDED):
                 self._votes = decision.item() == _RECORDED
                 return
