@@ -6,6 +6,7 @@ import time
 import unittest
 import unittest.mock
 import weakref
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 BYTES = [torch.float8_e4m3fn, torch.float8_e5m2]
 MOVED = FLOATS + INTEGERS + UNSIGNED + COMPLEX + BYTES + [torch.bool]
+FACTOR = 0.5  # of PREMUL_SUM
 SHAPES = [(0,), (1,), (5, 3), (1000,)]
 
 
@@ -60,18 +62,22 @@ def folded(op, all_values):
         for v in wide[1:]:
             out = {"BAND": out & v, "BOR": out | v, "BXOR": out ^ v}[op]
         return out.to(dtype)
-    return {"SUM": lambda: wide.sum(0), "AVG": lambda: wide.mean(0), "PRODUCT": lambda: wide.prod(0),
-            "MIN": lambda: wide.amin(0), "MAX": lambda: wide.amax(0)}[op]().to(dtype)
+    return {"SUM": lambda: wide.sum(0), "AVG": lambda: wide.mean(0), "PREMUL_SUM": lambda: (wide * FACTOR).sum(0),
+            "PRODUCT": lambda: wide.prod(0), "MIN": lambda: wide.amin(0), "MAX": lambda: wide.amax(0)}[op]().to(dtype)
 
 
 def reductions(dtype):
     if dtype in FLOATS:
-        return ["SUM", "PRODUCT", "MIN", "MAX"]
+        return ["SUM", "AVG", "PREMUL_SUM", "PRODUCT", "MIN", "MAX"]
     if dtype in COMPLEX:
-        return ["SUM"]
+        return ["SUM", "AVG", "PREMUL_SUM"]
     if dtype == torch.uint64:
         return ["SUM", "PRODUCT", "BAND", "BOR", "BXOR"]
     return ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+
+
+def operation(name):
+    return dist._make_nccl_premul_sum(FACTOR) if name == "PREMUL_SUM" else getattr(dist.ReduceOp, name)
 
 
 def all_reduces(rank, size):
@@ -80,7 +86,7 @@ def all_reduces(rank, size):
             for shape in SHAPES:
                 every = [values(r, shape, dtype) for r in range(size)]
                 want, what = folded(name, every), f"{name} of {dtype} {shape}"
-                op = getattr(dist.ReduceOp, name)
+                op = operation(name)
                 for view in (torch.clone, strided):
                     tensor = view(every[rank])
                     dist.all_reduce(tensor, op)
@@ -89,13 +95,9 @@ def all_reduces(rank, size):
                 dist.reduce(tensor, size - 1, op)
                 if rank == size - 1:
                     check(tensor, want, "reduce " + what)
-    if size in (2, 4):
-        tensor = torch.full((3,), float(rank))
-        dist.all_reduce(tensor, dist.ReduceOp.AVG)
-        check(tensor, torch.full((3,), (size - 1) / 2), "AVG")
-        tensor = torch.full((3,), 1.0)
-        dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
-        check(tensor, torch.full((3,), size / 2), "PREMUL_SUM")
+    tensor = torch.full((3,), 1.0)
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(torch.tensor(FACTOR)))
+    check(tensor, torch.full((3,), size * FACTOR), "PREMUL_SUM by a tensor")
 
 
 def reduce_scatters(rank, size):
@@ -104,7 +106,7 @@ def reduce_scatters(rank, size):
             for shape in SHAPES:
                 every = [[values(r, shape, dtype, part) for part in range(size)] for r in range(size)]
                 want = folded(name, [every[r][rank] for r in range(size)])
-                op, what = getattr(dist.ReduceOp, name), f"reduce_scatter {name} of {dtype} {shape}"
+                op, what = operation(name), f"reduce_scatter {name} of {dtype} {shape}"
                 out = strided(torch.zeros_like(want))
                 dist.reduce_scatter(out, [part.clone() for part in every[rank]], op)
                 check(out, want, what)
@@ -300,6 +302,41 @@ def split(rank, size):
     check(tensor, torch.full((2,), 1.0 if rank < 2 else 5.0), "split")
 
 
+def without_a_color(rank, size):
+    """What PyTorch calls on ranks that are not in a new group: nothing waits for them."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if rank > 0:
+        backend.perform_nocolor_split(torch.device("cpu"))
+    group = dist.new_group([0], backend="shoal")
+    if rank == 0:
+        dist.all_reduce(torch.ones(1), group=group)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size
+
+
+def errors(rank, size):
+    """The kind of a group's error: none, also after a refused call; a time-out; a rank that left."""
+    kinds, cpu = torch._C._distributed_c10d.ErrorType, torch.device("cpu")
+    late, left = (dist.new_group([0, 1], backend="shoal") for _ in range(2))
+    error_of = {group: group._get_backend(cpu).get_error for group in (late, left)}
+    for group in error_of:
+        dist.all_reduce(torch.ones(2), group=group)
+        with ranks.raises(ValueError, "AVG"):
+            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG, group=group)
+        assert error_of[group]() == kinds.SUCCESS, error_of[group]()
+    dist.barrier()
+    if rank == 1:
+        dist.destroy_process_group(left)
+        return dist.barrier()
+    late.set_timeout(timedelta(seconds=0.5))
+    for group, kind in ((late, kinds.TIMEOUT), (left, kinds.REMOTE_ERROR)):
+        with ranks.raises(dist.DistBackendError, "rank 1"):
+            dist.all_reduce(torch.ones(2), group=group)
+        assert error_of[group]() == kind, error_of[group]()
+    dist.barrier()
+
+
 def interrupted(rank, size):
     """An exception leaves a coalesced block. Later calls work, and the group does not keep their tensors."""
     group, cpu = dist.group.WORLD, torch.device("cpu")
@@ -439,6 +476,8 @@ class Operations(unittest.TestCase):
     test_groups = tests(groups)
     test_crossing = tests(crossing, (2,))
     test_split = unittest.skipIf(ranks.PYTORCH < (2, 9), "PyTorch 2.8 splits NCCL's groups only")(tests(split))
+    test_without_a_color = tests(without_a_color)
+    test_errors = tests(errors, (2,))
     test_interrupted = tests(interrupted, (2,))
     test_memory = tests(memory)
     test_monitored_barriers = tests(monitored_barriers)
