@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 if importlib.util.find_spec("shoal._native") is None:
     print("built without pybind11 for this Python")
@@ -18,6 +19,7 @@ import torch.distributed as dist
 
 import ranks
 from shoal.torch import parallel as smp
+from shoal.torch.parallel import trainer
 
 # (rdp, pp, tp) of ranks 0 to 7 with 2 of each, and the members of rank 3's groups.
 TABLES = {
@@ -241,6 +243,13 @@ class Parameters(unittest.TestCase):
                     self.assertEqual(getattr(config, key), value)
                 if alias:
                     self.assertEqual(getattr(config, alias), getattr(config, key))
+
+    def test_mp_parameters_are_taken_from_the_words_of_a_script(self):
+        for words in (["--mp_parameters", "partitions=2,ddp=True"], ["--mp_parameters=partitions=2,ddp=True"], []):
+            script = ["script.py", "--mp_parameters_of", "mine"]
+            with unittest.mock.patch.object(sys, "argv", [*script, *words, "--do_train"]):
+                trainer._drop_mp_parameters()
+                self.assertEqual(sys.argv, [*script, "--do_train"])
 
     def test_a_model_is_made_with_the_type_that_is_asked_for(self):
         with smp.model_creation(dtype=torch.bfloat16):

@@ -1,4 +1,6 @@
-"""Steps of SMP beyond the usual one: accumulated gradients, several models, failures, first steps, copies, memory."""
+"""Steps of SMP beyond the usual one: accumulated gradients, several models, failures, first steps, copies, memory,
+buffers of replicas.
+"""
 import copy
 import gc
 import threading
@@ -314,6 +316,33 @@ def freed(rank, size):
     gc.enable()
 
 
+def normalized():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+
+
+def statistics(rank, size, partitions, options):
+    """The buffers of this rank's replica after three steps, the last one without gradients. Without partitions it is
+    DistributedDataParallel's."""
+    if partitions:
+        smp.init({"partitions": partitions, "ddp": True, "auto_partition": False, "default_partition": 0,
+                  "partition_assignment": {"2": partitions - 1, "3": partitions - 1}})
+        model, replica = smp.DistributedModel(normalized(), **options), smp.rdp_rank()
+        step = train
+    else:
+        model, replica = nn.parallel.DistributedDataParallel(normalized(), **options), rank
+
+        def step(model, x):
+            model(x).square().mean().backward()
+
+    for number in range(2):
+        step(model, rows(10 * number + replica))
+    with torch.no_grad():
+        (smp.step(lambda model, x: model(x)) if partitions else lambda model, x: model(x))(model.eval(), rows(5))
+    whole = model.state_dict() if partitions else model.module.state_dict()
+    return {name: value.tolist() for name, value in whole.items() if name in dict(model.module.named_buffers())}
+
+
 class Steps(unittest.TestCase):
     def close(self, found, wanted):
         torch.testing.assert_close(torch.tensor(found), torch.as_tensor(wanted), rtol=1e-5, atol=1e-6)
@@ -387,6 +416,28 @@ class Steps(unittest.TestCase):
     def test_copies_and_conversions(self):
         for size in (1, 2):
             ranks.run(size, copied)
+
+    def test_buffers_of_replicas(self):
+        for options in ({}, {"broadcast_buffers": False}):
+            wanted = ranks.run(2, statistics, 0, options)
+            self.assertEqual(wanted[0] == wanted[1], not options)
+            for partitions in (1, 2):
+                found = ranks.run(2 * partitions, statistics, partitions, options)
+                for place, buffers in enumerate(found):
+                    for name, value in buffers.items():
+                        self.close(value, wanted[place // partitions][name])
+
+    def test_ignored_arguments_are_logged_once(self):
+        def body(rank, size):
+            smp.init()
+            with self.assertLogs("shoal.torch.parallel", "WARNING") as logged:
+                for _ in range(2):
+                    smp.DistributedModel(net(), trace_device="cpu", bucket_cap_mb=50, overlapping_allreduce=True)
+            return logged.output
+        (lines,) = ranks.run(1, body)
+        self.assertEqual(len(lines), 2, lines)
+        self.assertIn("trace_device ('cpu') has no effect: a model is traced on its own device", lines[0])
+        self.assertIn("bucket_cap_mb (50) has no effect: ", lines[1])
 
     def test_memory(self):
         for size in (1, 2):

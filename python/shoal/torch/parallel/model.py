@@ -5,7 +5,7 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -63,6 +63,21 @@ def engine() -> Engine:
     return made
 
 
+# Arguments of DistributedModel without effect: the default, and the reason.
+_IGNORED = {
+    "trace_device": ("gpu", "a model is traced on its own device"),
+    "trace_execution_times": (True, "a trace always measures times"),
+    "trace_memory_usage": (False, "a trace always measures memory"),
+    "overlapping_allreduce": (True, "gradients are summed after the step's last backward"),
+    "bucket_cap_mb": (25, "gradients are summed in buckets of 25 MiB"),
+    "gradient_as_bucket_view": (False, "buckets are copies of the gradients")}
+
+
+@functools.cache
+def _warn_once(name: str, value: Any) -> None:
+    log.warning("DistributedModel: %s (%r) has no effect: %s", name, value, _IGNORED[name][1])
+
+
 class DistributedModel(nn.Module):
     """A model that is split over the ranks of a pipeline and of tensor parallelism. Call it inside an smp.step
     function.
@@ -80,9 +95,12 @@ class DistributedModel(nn.Module):
         pipeline ranks become meta tensors. A second DistributedModel of the same module is the same object.
     backward_passes_per_step: steps whose gradients are added up before they are summed over ranks.
     average_grads_across_microbatches: false: gradients are sums over microbatches instead of means.
+    broadcast_buffers: whenever gradients have been summed over ranks, buffers such as BatchNorm's statistics get the
+        first replica's values, as DistributedDataParallel does before the next forward. false: each replica keeps its
+        own after the start.
 
-    SMP's other arguments are accepted without effect: devices are the module's own, tracing always measures times and
-    memory, and smp's own collectives sum the gradients. Other attributes are read from the module.
+    SMP's other arguments have no effect; values other than their defaults are logged. Other attributes are read from
+    the module.
     """
 
     def __new__(cls, module: nn.Module, *args: Any, **kwargs: Any) -> "DistributedModel":
@@ -102,8 +120,15 @@ class DistributedModel(nn.Module):
             raise ValueError("DistributedModel of a DistributedModel: give it the plain module")
         if backward_passes_per_step < 1:
             raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: give 1 or more")
+        given = dict(trace_device=trace_device, trace_execution_times=trace_execution_times,
+                     trace_memory_usage=trace_memory_usage, overlapping_allreduce=overlapping_allreduce,
+                     bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=gradient_as_bucket_view)
+        for name, value in given.items():
+            if value != _IGNORED[name][0]:
+                _warn_once(name, value)
         super().__init__()
         self.module = tensor.distribute(module)
+        self._broadcasts_buffers = broadcast_buffers
         self.backward_passes_per_step = backward_passes_per_step
         self.passes = 0
         self.reduced: list[tuple[nn.Parameter, torch.Tensor]] = []  # sums that the running step adds to
@@ -310,7 +335,7 @@ class DistributedModel(nn.Module):
             self._stages[name] = self._stages[name.rpartition(".")[0]]
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             self._stages[name] = homes.parameters[id(parameter)]
-        self._equalize_replicas()
+        _equalize([*self.module.parameters(), *self._local_buffers()])
         if state.mesh.size("shard") > 1:
             self.sharded_units = parts.shard(self.module)
         if state.mesh.size("pp") > 1:
@@ -333,22 +358,17 @@ class DistributedModel(nn.Module):
                 parameter._shoal_hooked = True
                 sums.hook_gradients(parameter)
 
-    @torch.no_grad()
-    def _equalize_replicas(self) -> None:
-        """Copies the first replica's values to all others, as DistributedDataParallel does."""
-        mesh, done = state.mesh, set()
-        here = mesh.rank("pp")
+    def _local_buffers(self) -> Iterator[torch.Tensor]:
+        here = state.mesh.rank("pp")
         for number, module in enumerate(self._tree.modules):
-            buffers = module._buffers.values() if self._homes.modules[number] == here else ()
-            for value in [*module._parameters.values(), *buffers]:
-                if value is None or value.is_meta or id(value) in done:
-                    continue
-                done.add(id(value))
-                axis = "rdp" if hasattr(value, "tp_split") else "dp"
-                if mesh.size(axis) > 1:
-                    whole = value.detach().contiguous()
-                    dist.broadcast(whole, mesh.ranks(axis)[0], group=mesh.group(axis))
-                    value.copy_(whole)
+            if self._homes.modules[number] == here:
+                yield from module._buffers.values()
+
+    def finish_update(self) -> None:
+        """Sums the gradients over the mesh, then makes the replicas' buffers equal."""
+        gradients.reduce(self)
+        if self._broadcasts_buffers:
+            _equalize(self._local_buffers())
 
     # Parameters and state.
 
@@ -453,6 +473,19 @@ class DistributedModel(nn.Module):
                                "dict of this model, or strict=False")
         found.missing_keys[:], found.unexpected_keys[:] = missing, unexpected
         return found
+
+
+@torch.no_grad()
+def _equalize(values: Iterable[torch.Tensor | None]) -> None:
+    """Copies the first replica's values to all others, as DistributedDataParallel does."""
+    mesh = state.mesh
+    by_axis: dict[str, dict[int, torch.Tensor]] = {"rdp": {}, "dp": {}}
+    for value in values:
+        if value is not None and not value.is_meta:
+            by_axis["rdp" if hasattr(value, "tp_split") else "dp"][id(value)] = value.detach()
+    for axis, members in by_axis.items():
+        if members and mesh.size(axis) > 1:
+            dist._broadcast_coalesced(mesh.group(axis), list(members.values()), gradients.BUCKET_BYTES, 0)
 
 
 def _added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:

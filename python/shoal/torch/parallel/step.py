@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shoal.torch.parallel import gradients, model as models, parts, sums
+from shoal.torch.parallel import model as models, parts, sums
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import RandomState
 
@@ -244,7 +244,7 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
         if model.number in numbers:
             model.passes += 1
             if model.passes % model.backward_passes_per_step == 0:
-                gradients.reduce(model)
+                model.finish_update()
             model.run_post_step_hooks()
     return output
 

@@ -1,8 +1,8 @@
 """Adapts accelerate and Hugging Face's Trainer to the mesh, which transformers 5 does not do.
 
-The Trainer uses SMP's ranks and steps. But accelerate shards the data, gathers predictions and clips gradients by world
-rank, TrainingArguments find no device on a CPU host, no optimizer is made, and a script refuses the --mp_parameters
-that SageMaker's toolkit passes. init() repairs this when the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS
+The Trainer uses SMP's ranks and steps. But accelerate shards the data and gathers predictions by world rank,
+TrainingArguments find no device on a CPU host, no optimizer is made, and a script refuses the --mp_parameters that
+SageMaker's toolkit passes. init() repairs this when the variables SM_HP_MP_PARAMETERS and SM_FRAMEWORK_PARAMS
 turn on transformers' SMP mode.
 """
 import functools
@@ -48,9 +48,11 @@ def _before_use(module: types.ModuleType, name: str, adapts: Callable[[Any], boo
 def _drop_mp_parameters() -> None:
     """Takes --mp_parameters from the script's words: SageMaker's toolkit passes every hyperparameter to the script,
     and transformers 5 has no argument for this one. init() reads SM_HP_MP_PARAMETERS."""
-    if "--mp_parameters" in sys.argv:
-        at = sys.argv.index("--mp_parameters")
-        del sys.argv[at:at + 2]
+    for at, word in enumerate(sys.argv):
+        name, has_value, _ = word.partition("=")
+        if name == "--mp_parameters":
+            del sys.argv[at:at + (1 if has_value else 2)]
+            return
 
 
 def _adapt_arguments(arguments: Any) -> bool:
@@ -135,7 +137,6 @@ class _Torch(types.ModuleType):
 
 
 def _adapt_accelerate() -> None:
-    import accelerate
     from accelerate.state import PartialState
     from accelerate.utils import operations
 
@@ -154,14 +155,6 @@ def _adapt_accelerate() -> None:
 
     PartialState.__init__ = begin_with_batches
     operations.torch = _Torch("torch")
-
-    def clip_grad_norm_(self: Any, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        from shoal.torch.parallel import gradients
-
-        self.unscale_gradients()
-        return gradients.clip_grad_norm_(parameters, max_norm, norm_type)
-
-    accelerate.Accelerator.clip_grad_norm_ = clip_grad_norm_
 
 
 def _mesh() -> Mesh:
