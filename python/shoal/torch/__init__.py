@@ -1,4 +1,4 @@
-"""torch.distributed's backend "shoal", for CPU tensors. Importing this module registers it.
+"""torch.distributed's backend "shoal", for tensors of CPUs and CUDA devices. Importing this module registers it.
 
     import shoal.torch
     torch.distributed.init_process_group("shoal")

@@ -50,7 +50,7 @@ def _gather(what: str, work: Callable[[], _T]) -> list[_T]:
 
 
 def _description(name: str, record: records.Record, dtype: torch.dtype) -> dict[str, Any]:
-    """What train/checkpoint/tensor_shard.h says of a part."""
+    """Describes a part of a tensor in the form of train/checkpoint/tensor_shard.h."""
     whole = list(record["shape"])
     local, corner, pieces = list(whole), [0] * len(whole), []
     if record["split"]:
@@ -68,7 +68,7 @@ def _description(name: str, record: records.Record, dtype: torch.dtype) -> dict[
 
 
 class _Held:
-    """What this rank has for a checkpoint: tensors or parts of them, and the rest."""
+    """The tensors, parts of tensors and other values that this rank can write to a checkpoint."""
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         self.tensors: list[tuple[str, records.Record, torch.Tensor]] = []
@@ -122,11 +122,11 @@ class _Held:
         return max((int(others["step"]) for others in self.others.values() if "step" in others), default=0)
 
     def keys(self) -> list[tuple]:
-        """What tells the same elements of several ranks."""
+        """Keys of this rank's tensors. Ranks that hold the same elements have the same key."""
         return [(name, *(record["split"] or ()), *record["range"]) for name, record, _ in self.tensors]
 
     def keep_own(self, keys: list[list[tuple]]) -> None:
-        """Leaves to the ranks before this one what they have too. `keys`: of all ranks."""
+        """Drops the tensors that a lower rank holds too, because that rank writes them. `keys`: keys() of all ranks."""
         before = {key for of_rank in keys[:state.mesh.rank("world")] for key in of_rank}
         self.tensors = [one for one, key in zip(self.tensors, self.keys()) if key not in before]
 
@@ -357,8 +357,8 @@ class Checkpoint(Tensors):
             model.load_state_dict(states, strict=False)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """What DistributedOptimizer.load_state_dict() takes: groups and loss scale, and a function that reads the
-        records once the model is cut."""
+        """Returns the argument of DistributedOptimizer.load_state_dict(): groups and loss scale, and a function that
+        reads the records once the model is cut."""
         groups = ((self.extra or {}).get("optimizer") or {"param_groups": optimizer.param_groups})["param_groups"]
         run = self.run["shoal"]
         scale = {"value": run["loss_scale"], "good_steps": run["loss_scale_good_steps"],

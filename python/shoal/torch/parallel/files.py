@@ -1,4 +1,4 @@
-"""What makes files of a checkpoint safe: every rank fails if one does, damage is found, and random states go along."""
+"""Files of checkpoints: a failure on one rank is raised on all, checksums find damage, random states are kept."""
 import os
 import zipfile
 import zlib
@@ -82,7 +82,7 @@ def _entry(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def read_entry(path: str, name: str) -> str | None:
-    """What Writer.append() has added. BadZipFile: the file is damaged, or no archive."""
+    """Returns the entry that Writer.append() added, or None. BadZipFile: the file is damaged, or is no archive."""
     with zipfile.ZipFile(path) as archive:
         entry = _entry(archive, name)
         return archive.read(entry).decode() if entry in archive.namelist() else None
@@ -106,8 +106,8 @@ def checksum(value: torch.Tensor) -> int:
 
 
 def with_random_states(user_content: Any) -> dict[str, Any]:
-    """What a checkpoint's file of a model-parallel rank has: the content, and torch's random states of its replicas.
-    Every rank of an rdp group calls it."""
+    """Returns the content together with the layout and the random states of torch on each replica, for the file of a
+    model-parallel rank. Every rank of an rdp group calls it."""
     mesh = state.mesh
     states: list[Any] = [RandomState.of_process()] * mesh.size("rdp")
     if mesh.size("rdp") > 1:
@@ -116,7 +116,8 @@ def with_random_states(user_content: Any) -> dict[str, Any]:
 
 
 def take_content(found: Mapping[str, Any]) -> Any:
-    """The content of with_random_states(). In the same layout each rank gets its random states back."""
+    """Returns the content that with_random_states() was given. In the same layout it also restores this rank's random
+    states."""
     mesh = state.mesh
     if found.get("layout") == list(mesh.shape):
         states = found["random"][mesh.rank("rdp")]

@@ -195,7 +195,7 @@ def _is_counted(parameter: nn.Parameter, model: Any) -> bool:
 
 
 def device_of_rank() -> torch.device:
-    """That of the model's parameters on this rank; a rank without parameters takes the host's."""
+    """Returns the device of the model's parameters on this rank. If it has none: the GPU, or else the CPU."""
     own = None if state.model is None else next(state.model.local_parameters(), None)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if own is None else own.device
 
@@ -292,7 +292,7 @@ def _known() -> dict[int, _Owned]:
 
 
 def _own(parameters: list[nn.Parameter]) -> list[_Owned] | None:
-    """Those parameters as their models have them; None if all are of other modules."""
+    """Returns the parameters of DistributedModels among these, with their models. None: all are of other modules."""
     if state.model is None:
         return None
     known = _known()

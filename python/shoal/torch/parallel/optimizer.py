@@ -357,7 +357,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # State dicts.
 
     def own_records(self) -> dict[str, list[records.Record]]:
-        """What this rank updates: state and f32 masters, by parameter name."""
+        """Returns the optimizer state and f32 masters of the elements that this rank updates, by parameter name."""
         found: dict[str, list[records.Record]] = {}
         for piece in self._require_pieces():
             record = records.describe(piece.parameter, piece.start, piece.end)

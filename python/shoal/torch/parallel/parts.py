@@ -108,7 +108,7 @@ def reset(root: FSDPModule) -> None:
 
 
 def _reset_older(root: Any) -> None:
-    """What reset_iter_state() does, for versions of PyTorch that do not have it."""
+    """Does the work of reset_iter_state() in versions of PyTorch that lack it."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
     for one in root._state_ctx.all_states:

@@ -299,8 +299,8 @@ class Visit:
         return packed, (states, changed)
 
     def _arguments(self, module: tuple[int, int], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a module is given of these tensors: copies if it changes them, because the answer or a later module of
-        the run may need them unchanged."""
+        """Returns the tensors to call the module with: copies if it changes its inputs, because the answer or a later
+        module of the run may need them unchanged."""
         return [tensor.clone() for tensor in tensors] if module in self.run.runs.in_place else tensors
 
     def _follow(self, inputs: list[torch.Tensor], outputs: list, calls: list[Call]) -> list | None:

@@ -30,7 +30,8 @@ class Call(NamedTuple):
 
 
 class Runs:
-    """What this rank has learnt of its requests. It learns between steps, so that microbatches agree."""
+    """The sequences of calls that this rank has recorded. They change only between steps, so that all microbatches of a
+    step use the same ones."""
 
     def __init__(self, are_used: bool) -> None:
         """are_used: false where tensor-parallel ranks have batches of their own. A batch may change the form of a call:
@@ -42,7 +43,7 @@ class Runs:
         self.in_place: set[tuple[int, int]] = set()  # modules on this rank that change their input tensors
 
     def after(self, first: Any) -> list[Call] | None:
-        """What follows a first call; None: record it."""
+        """Returns the calls that follow a first call. None: they are not known yet, so record them."""
         if not self._are_used:
             return []
         return self._known.get(first, [] if len(self._known) >= _MOST else None)
@@ -54,7 +55,7 @@ class Runs:
         self._recorded[first] = calls[:same]
 
     def has_recorded(self) -> bool:
-        """Whether the last step has recorded anything that is not learnt yet."""
+        """True if the last step recorded calls that learn() has not taken yet."""
         return bool(self._recorded)
 
     def learn(self, succeeded: bool) -> None:
