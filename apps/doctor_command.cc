@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "sources.h"
+#include "version.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -26,7 +27,7 @@ namespace {
 
 std::vector<command::Finding> shoal_findings() {
   std::vector<command::Finding> all;
-  all.push_back({"shoal", SHOAL_VERSION, true, ""});
+  all.push_back({"shoal", version_and_build(), true, ""});
   all.push_back(
       {"kernels", kernels::make_cpu_kernels()->describe(), true, "chosen on this machine"});
   try {

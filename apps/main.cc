@@ -8,6 +8,7 @@
 #include "core_files.h"
 #include "parse_problem.h"
 #include "run_main.h"
+#include "version.h"
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -46,7 +47,7 @@ int run(int argc, char** argv) {
   CLI::App app{"Shoal trains transformer models, on one rank or on many.", "shoal"};
   set_help_style(app);
   app.require_subcommand(1);
-  app.set_version_flag("--version", SHOAL_VERSION);
+  app.set_version_flag("--version", "shoal " + version_and_build(), "Print the version and exit");
   Action action;
   add_train(app, action);
   add_predict(app, action);
@@ -67,7 +68,7 @@ int run(int argc, char** argv) {
   add_help(app, action);
   app.add_subcommand("version", "Print the version")->callback([&] {
     action = [] {
-      terminal::print("shoal " SHOAL_VERSION "\n");
+      terminal::print("shoal {}\n", version_and_build());
       return 0;
     };
   });

@@ -1,5 +1,6 @@
 // Rows as JSON, and nccl-tests' JSON document of them (JSON_FILE_VERSION 3 of its src/util.cu).
 #include "print.h"
+#include "version.h"
 #include <fmt/format.h>
 
 #include "shoal/runtime/base/terminal.h"
@@ -72,7 +73,7 @@ Json Report::json_row(const Result& result) const {
   if (bound_ > 0) row["bound_us"] = bound_ * static_cast<double>(result.bytes) * 1e6;
   row["machine"] = machine;
   row["version"] = SHOAL_VERSION;
-  row["commit"] = SHOAL_COMMIT;
+  row["commit"] = app::commit();
   return row;
 }
 

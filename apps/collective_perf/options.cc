@@ -6,6 +6,7 @@
 #include "collective_perf/bytes.h"
 #include "names.h"
 #include "parse_problem.h"
+#include "version.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
@@ -354,6 +355,8 @@ std::optional<Options> parse(int argc, char** argv) {
       "with -t or -g; rank 0 prints.\n"
       "  mpirun -n 2 shoal-collective-perf all_reduce -b 8 -e 256M -f 4",
       "shoal-collective-perf"};
+  app.set_version_flag("--version", "shoal-collective-perf " + app::version_and_build(),
+                       "Print the version and exit");
   declare_sizes(app, words, options);
   declare_ranks(app, words, options);
   declare_measurement(app, words, options);
@@ -361,8 +364,8 @@ std::optional<Options> parse(int argc, char** argv) {
   declare_choices(app, words, options);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    terminal::print("{}", app.help());
+  } catch (const CLI::Success& answer) {  // --help, --version
+    app::show_answer(app, answer);
     return std::nullopt;
   } catch (const CLI::ParseError& problem) {
     throw CLI::ParseError(app::parse_problem(app, problem), problem.get_exit_code());

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "version.h"
 #include <fmt/format.h>
 
 #include "shoal/collectives/call.h"
@@ -110,7 +111,7 @@ std::string Report::bound_cells(const Result& result) const {
 
 void Report::settings() const {
   terminal::print("# shoal-collective-perf version {}{}{}, backend {}{}{}{}{}, {} memory\n",
-                  SHOAL_VERSION, SHOAL_COMMIT[0] == '\0' ? "" : " commit ", SHOAL_COMMIT,
+                  SHOAL_VERSION, *app::commit() == '\0' ? "" : " commit ", app::commit(),
                   communicator_.backend(),
                   communicator_.statistics().transport.empty() ? "" : " over ",
                   communicator_.statistics().transport,

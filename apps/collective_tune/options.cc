@@ -6,6 +6,7 @@
 #include "collective_perf/bytes.h"
 #include "command_line.h"
 #include "parse_problem.h"
+#include "version.h"
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
@@ -63,6 +64,8 @@ std::optional<Options> parse(int argc, char** argv) {
       "each rule is measured again with the whole table in force before it is written.",
       "shoal-collective-tune"};
   app::set_help_style(app);
+  app.set_version_flag("--version", "shoal-collective-tune " + app::version_and_build(),
+                       "Print the version and exit");
   app.add_option("-o,--output", options.output, "file of the rules; default: standard output");
   app.add_option("--operations", operations, "which to tune")
       ->delimiter(',')

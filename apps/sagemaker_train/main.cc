@@ -10,6 +10,7 @@
 #include "fetch.h"
 #include "parse_problem.h"
 #include "run_main.h"
+#include "version.h"
 #include <CLI/CLI.hpp>
 
 #include "shoal/runtime/base/error.h"
@@ -37,7 +38,8 @@ int run(int argc, char** argv) {
       "output/failure. SIGTERM saves a checkpoint first.",
       "train"};
   shoal::app::set_help_style(app);
-  app.set_version_flag("--version", SHOAL_VERSION);
+  app.set_version_flag("--version", "train " + shoal::app::version_and_build(),
+                       "Print the version and exit");
   app.add_option("--prefix", options.root, "instead of /opt/ml (or SAGEMAKER_BASE_DIR)");
   app.add_flag("--dry-run", options.only_shows,
                "print this host's role, command and SM_ variables; start nothing, write nothing");

@@ -1,5 +1,6 @@
 // Exit statuses of the real programs, one test a status.
 #include <fstream>
+#include <utility>
 
 #include "apps/shoal_fixture.h"
 
@@ -26,6 +27,16 @@ TEST_F(ExitStatus, Is0OfWhatIsDone) {
   EXPECT_EQ(table.status, 0) << table.err;
   for (const char* row : {"  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  128 + N  "})
     EXPECT_THAT(table.out, HasSubstr(row));
+}
+
+TEST_F(ExitStatus, VersionsNameCommitAndBuild) {
+  for (const auto& [program, name] :
+       {std::pair{SHOAL_PROGRAM, "shoal"}, std::pair{SHOAL_PERF_PROGRAM, "shoal-collective-perf"},
+        std::pair{SHOAL_TUNE_PROGRAM, "shoal-collective-tune"},
+        std::pair{SHOAL_CONTAINER_PROGRAM, "train"}})
+    EXPECT_THAT(test::run_program({program, "--version"}).out,
+                ::testing::MatchesRegex(std::string(name) + " [0-9]+[.][0-9]+[.][0-9]+ [(]commit "
+                                                            "([0-9a-f]+|unknown), [A-Za-z]+[)]\n"));
 }
 
 TEST_F(ExitStatus, Is1OfAnswersThatAreNo) {
