@@ -4,30 +4,15 @@ exit-status.md from the output of the programs in the directory APPS. --check wr
 differs.
 """
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
+
+from program_help import PROGRAMS, all_help, exit_statuses, said, train_sections
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 MADE = "<!-- Made by tools/reference_pages.py from the programs' own tables; edit those. -->\n"
-# Uses the widest columns and leaves out this machine's settings.
-ENVIRONMENT = {**{name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")},
-               "HOME": "/", "COLUMNS": "100", "LC_ALL": "C"}
-
-
-def said(*command, may_fail=False):
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
-    if done.returncode != 0 and not may_fail:
-        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr}")
-    return done.stdout if done.returncode == 0 else None
-
-
-def all_help(*command):
-    """Every option: --help-all if a program has it."""
-    return said(*command, "--help-all", may_fail=True) or said(*command, "--help")
 
 
 def cell(text):
@@ -45,19 +30,11 @@ def options(shoal):
             "are",
             "hyperparameters of a SageMaker job. Names are those of Hugging Face's `TrainingArguments` and SMP's "
             "`parameters`.", ""]
-    sections = re.split(r"^([a-z]+): (.*)\n", text, flags=re.MULTILINE)[1:]
-    if len(sections) < 3 * 5:
-        raise RuntimeError("`shoal train --help-all` has no sections: its layout has changed")
-    for _, title, body in zip(sections[::3], sections[1::3], sections[2::3]):
+    for title, entries in train_sections(text):
         page += [f"## {title}", "| option | meaning | values, default |", "|---|---|---|"]
-        entries = re.split(r"^  (--\S+)(?: ([A-Z]+))?(?=\s)", body, flags=re.MULTILINE)[1:]
-        for name, kind, help_text in zip(entries[::3], entries[1::3], entries[2::3]):
-            whole = " ".join(help_text.split())
-            values = re.search(r" ?\(([^()]*(?:\([^()]*\)[^()]*)*; default .*)\)$", whole)
-            if not values:
-                raise RuntimeError(f"{name}: no default in '{whole}'")
-            written = f"`{name}` {kind}" if kind else f"`{name}`"
-            page.append(f"| {written} | {cell(whole[:values.start()])} | {cell(values[1])} |")
+        for option in entries:
+            written = f"`{option.names[0]}` {option.kind}" if option.kind else f"`{option.names[0]}`"
+            page.append(f"| {written} | {cell(option.help)} | {cell(option.values)} |")
         page.append("")
     return "\n".join(page)
 
@@ -74,8 +51,7 @@ def commands(apps):
             if (title, name) != ("shoal", "train"):
                 add(f"{title} {name}", *command, name)
 
-    add("shoal", apps / "shoal")
-    for name in ("shoal-collective-perf", "shoal-collective-tune"):
+    for name in PROGRAMS:
         add(name, apps / name)
     return "\n".join(page)
 
@@ -89,15 +65,13 @@ def environment(shoal):
     return "\n".join(page) + "\n"
 
 
-def exit_statuses(shoal):
-    rows, exceptions = said(shoal, "help", "exit-status").split("\nPrograms that differ:\n")
+def exit_status_page(shoal):
+    statuses, exceptions = exit_statuses(shoal)
     page = ["# Exit statuses", MADE, "`shoal help exit-status` prints them. They hold for all programs.", "",
             "| status | meaning |", "|---|---|"]
-    page += [f"| {status} | {cell(meaning)} |"
-             for status, meaning in re.findall(r"^  (\d+(?: \+ N)?) +(.*)$", rows, re.MULTILINE)]
+    page += [f"| {status} | {cell(meaning)} |" for status, meaning in statuses]
     page += ["", "| program | differs in |", "|---|---|"]
-    page += [f"| `{program}` | {cell(difference)} |"
-             for program, difference in re.findall(r"^  ([^:]+): (.*)$", exceptions, re.MULTILINE)]
+    page += [f"| `{program}` | {cell(difference)} |" for program, difference in exceptions]
     return "\n".join(page) + "\n"
 
 
@@ -110,7 +84,7 @@ def main() -> int:
     shoal = apps / "shoal"
     stale = []
     for name, text in (("options.md", options(shoal)), ("commands.md", commands(apps)),
-                       ("environment.md", environment(shoal)), ("exit-status.md", exit_statuses(shoal))):
+                       ("environment.md", environment(shoal)), ("exit-status.md", exit_status_page(shoal))):
         path = REFERENCE / name
         if path.exists() and path.read_text() == text:
             continue
