@@ -11,9 +11,11 @@
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/shown_path.h"
 #include "shoal/train/command/local_model.h"
 #include "shoal/train/metrics/glue.h"
 #include "shoal/train/tasks/classification/glue.h"
@@ -266,6 +268,21 @@ void declare_options(OptionSet& options, NamedData& named) {
                        "glue and wikitext say the task too; nothing is downloaded"})
       .string("dataset_config_name", &named.dataset_config_name,
               {.help = "a directory in it: wikitext-103-v1"});
+}
+
+std::string options_file(const std::string& name) {
+  if (name.find('/') != name.npos || name.ends_with(".json") || path_exists(name)) return name;
+  const fs::path program = canonical_path("/proc/self/exe");
+  const fs::path recipes = program.parent_path().parent_path() / "share/shoal/recipes";
+  std::string file = recipes / (name + ".json");
+  if (path_exists(file)) return file;
+  Names names;
+  for (const DirectoryEntry& entry : list_directory_if_there(recipes))
+    names.push_back(fs::path(entry.name).stem());
+  throw Error(ErrorCode::not_found,
+              fmt::format("there is no file {}, and no recipe of this name in {}", shown_path(name),
+                          recipes.string()),
+              names.empty() ? "give a JSON file of options" : names_there_are(name, names));
 }
 
 void name_models(RunArguments& arguments, std::vector<std::string>& notices) {

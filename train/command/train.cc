@@ -139,7 +139,8 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   const std::vector<std::string>& words = given.words;
   if (given.json != nullptr) options.add_json(*given.json, "options");
   std::size_t first = 0;
-  while (first < words.size() && !words[first].starts_with("-")) options.add_file(words[first++]);
+  while (first < words.size() && !words[first].starts_with("-"))
+    options.add_file(options_file(words[first++]));
   if (!plan.empty()) options.add_file(plan);
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
