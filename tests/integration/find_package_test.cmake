@@ -25,6 +25,12 @@ list(LENGTH headers count)
 if(count GREATER 30)
   message(FATAL_ERROR "${count} headers are installed")
 endif()
+foreach(file IN ITEMS man/man1/shoal-data-prepare.1.gz bash-completion/completions/shoal zsh/site-functions/_shoal
+    fish/vendor_completions.d/shoal.fish doc/shoal/copyright)
+  if(NOT EXISTS ${prefix}/share/${file})
+    message(FATAL_ERROR "share/${file} is not installed")
+  endif()
+endforeach()
 set(lines_collectives 30)
 set(lines_train_gpt2 40)
 set(lines_train_parallel 60)
@@ -68,6 +74,13 @@ run(${fine_tune} --model_type gpt2 --config_overrides n_layer=1,n_head=2,n_embd=
 if(NOT EXISTS ${scratch}/fine/model.safetensors)
   message(FATAL_ERROR "fine_tune saved no model")
 endif()
+# A recipe by its bare name.
+run(${prefix}/bin/shoal train gpt2-bible --config_overrides n_layer=1,n_head=2,n_embd=16,n_positions=16 --block_size 16
+    --train_file ${scratch}/corpus.txt --validation_file ${scratch}/corpus.txt --max_steps 2 --output_dir ${scratch}/recipe
+    --tokenizer_name ${SOURCE}/tests/golden/tokenizer/sentence_piece/llama)
+expect("model saved in")
+execute_process(COMMAND ${prefix}/bin/shoal train gpt2-bibel ERROR_VARIABLE output)
+expect("did you mean gpt2-bible?")
 run(${own_model})
 string(REGEX MATCH "step  99  Huber loss [0-9.]+" own "${output}")
 # Saved on one rank and resumed by another run: the losses are those of one uninterrupted run.
