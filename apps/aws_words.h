@@ -20,7 +20,7 @@ std::string region_of(const AwsWords& words);
 struct SubmitWords {
   std::string path;  // path of the job file
   AwsWords aws;
-  bool dry_run = false;  // only print the request
+  bool dry_run = false;  // only check and print
   bool wait = false, logs = false, json = false;
   double interval_seconds = 10;
 };

@@ -172,8 +172,8 @@ void check_container(const sagemaker::TrainingJob& job, const std::string& image
 }
 
 // Checks options, code, model and data if Shoal's image of this version runs the job.
-void check_run(sagemaker::TrainingJob& job, const std::string& directory,
-               sagemaker::Problems& problems) {
+void check_run(CheckedJob& checked, const std::string& directory, sagemaker::Problems& problems) {
+  sagemaker::TrainingJob& job = checked.job;
   const Json* const algorithm = find_field(job.request, "AlgorithmSpecification");
   const Json* const uri = algorithm == nullptr ? nullptr : find_field(*algorithm, "TrainingImage");
   if (uri == nullptr || algorithm->contains("ContainerEntrypoint")) return;
@@ -225,6 +225,7 @@ void check_run(sagemaker::TrainingJob& job, const std::string& directory,
       return;  // the path options are among the errors
     }
   }
+  checked.task = needs.task;
   check_inputs(job, needs, is_whole, directory, problems);
   if (sagemaker::shoal_build(image) == sagemaker::ShoalBuild::cpu) return;
   const Json* const resources = find_field(job.request, "ResourceConfig");
@@ -241,21 +242,24 @@ std::string directory_of(const std::string& path) {
   return std::filesystem::absolute(path).parent_path().string();
 }
 
-sagemaker::TrainingJob checked_job(const SubmitWords& words) {
+CheckedJob checked_job(const SubmitWords& words) {
   sagemaker::Problems problems;
-  sagemaker::TrainingJob job =
-      sagemaker::make_training_job(sagemaker::read_job_file(words.path),
-                                   {.region = region_of(words.aws),
-                                    .is_region_asked = words.aws.region.has_value(),
-                                    .now = std::chrono::system_clock::now()},
-                                   problems);
+  CheckedJob checked;
+  checked.job = sagemaker::make_training_job(sagemaker::read_job_file(words.path),
+                                             {.region = region_of(words.aws),
+                                              .is_region_asked = words.aws.region.has_value(),
+                                              .now = std::chrono::system_clock::now()},
+                                             problems);
   const std::string directory = directory_of(words.path);
-  if (job.code) sagemaker::check_source(*job.code, directory, problems);
-  check_run(job, directory, problems);
+  if (checked.job.code) sagemaker::check_source(*checked.job.code, directory, problems);
+  check_run(checked, directory, problems);
   problems.check();
+  return checked;
+}
+
+void print_notices(const sagemaker::TrainingJob& job) {
   for (const std::string& notice : job.notices)
     terminal::print(stderr, "shoal submit: {}\n", notice);
-  return job;
 }
 
 }  // namespace shoal::app

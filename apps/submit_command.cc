@@ -1,4 +1,4 @@
-// shoal submit JOB.json: creates a SageMaker training job, or prints the request with --dry-run.
+// shoal submit JOB.json: creates a SageMaker training job, or summarizes it with --dry-run.
 #include <memory>
 
 #include "aws_words.h"
@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "core_files.h"
 #include "submit_check.h"
+#include "submit_summary.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -16,7 +17,13 @@ namespace shoal::app {
 namespace {
 
 int dry_run(const SubmitWords& words) {
-  print_json(sagemaker::without_secrets(checked_job(words).request));
+  const CheckedJob checked = checked_job(words);
+  if (words.json) {
+    print_notices(checked.job);
+    print_json(sagemaker::without_secrets(checked.job.request));
+  } else {
+    terminal::print("{}", summary_of(checked));
+  }
   return 0;
 }
 
@@ -28,11 +35,13 @@ void add_submit(CLI::App& app, Action& action) {
   auto words = std::make_shared<SubmitWords>();
   command->add_option("job", words->path, "the job's JSON file")->required();
   command->add_flag("--dry-run", words->dry_run,
-                    "check the file and print the request, secrets as ***; no network");
+                    "check the file and print a summary of the job, or with --json the request, "
+                    "secrets as ***; no network");
   command->add_flag("--wait", words->wait,
                     "follow the job's status to its end; exit status 1 unless it completed");
   command->add_flag("--logs", words->logs, "the same, with what the job writes");
-  command->add_flag("--json", words->json, "for programs: an object a line");
+  command->add_flag("--json", words->json,
+                    "for programs: an object a line; with --dry-run, the request");
   command->add_option("--interval", words->interval_seconds, "seconds between questions")
       ->check(from_to(0.01, 3600.0))
       ->capture_default_str();

@@ -32,7 +32,8 @@ void upload(const sagemaker::SourceCode& code, const std::string& directory,
 }  // namespace
 
 int submit_job(const SubmitWords& words) {
-  const sagemaker::TrainingJob job = checked_job(words);
+  const sagemaker::TrainingJob job = checked_job(words).job;
+  print_notices(job);
   AwsWords place = words.aws;
   place.region = job.region;
   const sagemaker::Session session = session_of(place);

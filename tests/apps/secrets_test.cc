@@ -100,7 +100,7 @@ TEST_F(Secrets, StandInNoLog) {
     EXPECT_THAT(result.err, HasSubstr(FakeAws::kKey)) << "identifiers may be printed";
   }
   const std::string dry = job_file("dry-job", {{"git_config", git_}});
-  const ProgramResult shown = debug({"submit", dry, "--dry-run"});
+  const ProgramResult shown = debug({"submit", dry, "--dry-run", "--json"});
   EXPECT_EQ(shown.status, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("TrainingJobName"));
 }
@@ -126,7 +126,8 @@ TEST_F(Secrets, StandInNoComplaintAboutAJobFile) {
   EXPECT_EQ(torn.status, 3);
   EXPECT_THAT(torn.err, HasSubstr("line 1"));
   const ProgramResult shown =
-      debug({"submit", job_file("shown", {{"environment", {{"HF_TOKEN", token}}}}), "--dry-run"});
+      debug({"submit", job_file("shown", {{"environment", {{"HF_TOKEN", token}}}}), "--dry-run",
+             "--json"});
   EXPECT_EQ(shown.status, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr(R"("HF_TOKEN": "***")"));
 }

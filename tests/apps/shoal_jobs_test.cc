@@ -249,7 +249,7 @@ TEST_F(ShoalSubmit, UploadsCreatesAndFollows) {
   EXPECT_THAT(result.out, HasSubstr("my-job: Completed\n"));
   EXPECT_TRUE(aws_.object(code_).starts_with("\x1f\x8b")) << "gzip";
   // The created job equals what a dry run prints.
-  const json request = json::parse(submit({"--dry-run"}).out);
+  const json request = json::parse(submit({"--dry-run", "--json"}).out);
   const json created = jobs_json({"describe", "my-job"});
   for (const auto& [key, value] : request.items()) EXPECT_EQ(created.at(key), value) << key;
 }

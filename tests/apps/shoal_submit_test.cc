@@ -24,7 +24,8 @@ class Submit : public ::testing::Test {
     std::filesystem::create_directories(root_ / "code");
     std::ofstream(root_ / "code/run.json") << "{}";
   }
-  test::ProgramResult dry_run(const nlohmann::json& changes, const std::string& words = "--dry-run",
+  test::ProgramResult dry_run(const nlohmann::json& changes,
+                              const std::vector<std::string>& words = {"--dry-run", "--json"},
                               const std::vector<std::string>& environment = {
                                   "AWS_REGION=eu-north-1", "AWS_SECRET_ACCESS_KEY=geheim"}) {
     nlohmann::json job = {{"role", "arn:aws:iam::111122223333:role/R"},
@@ -37,9 +38,10 @@ class Submit : public ::testing::Test {
     job.update(changes);
     std::ofstream(root_ / "job.json") << job;
     // The program runs in another directory: paths in the file are relative to the file.
+    std::vector<std::string> command = {SHOAL_PROGRAM, "submit", root_ / "job.json"};
+    command.insert(command.end(), words.begin(), words.end());
     return test::run_program(
-        {SHOAL_PROGRAM, "submit", root_ / "job.json", words},
-        {.directory = "/", .environment = environment, .signal_when_out_has = {}});
+        command, {.directory = "/", .environment = environment, .signal_when_out_has = {}});
   }
   testing::TemporaryDirectory root_;
 };
@@ -56,6 +58,67 @@ TEST_F(Submit, PrintsTheRequest) {
             "\"s3://sagemaker-eu-north-1-111122223333/" + name + "/source/sourcedir.tar.gz\"");
   EXPECT_THAT(result.err, HasSubstr("shoal submit: use_spot_instances without checkpoint_s3_uri"));
   EXPECT_THAT(result.out + result.err, ::testing::Not(HasSubstr("geheim")));
+}
+
+TEST_F(Submit, SummarizesTheJob) {
+  std::ofstream(root_ / "code/run.json") << R"({"task_name": "mnli"})";
+  const auto result =
+      dry_run({{"job_name", "mine"},
+               {"instance_type", "ml.p4d.24xlarge"},
+               {"instance_count", 2},
+               {"use_spot_instances", true},
+               {"max_run", 5400},
+               {"max_wait", 90000},
+               {"hyperparameters",
+                {{"learning_rate", 3e-5}, {"do_train", true}, {"output_dir", "/opt/ml/model"}}},
+               {"environment", {{"HF_TOKEN", "geheim"}}},
+               {"distribution", {{"smdistributed", {{"dataparallel", {{"enabled", true}}}}}}}},
+              {"--dry-run"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(result.out,
+            "job        mine in eu-north-1\n"
+            "image      shoal:0.1.0-cuda12\n"
+            "instances  2 x ml.p4d.24xlarge (8 A100 each), 30 GB of disk each\n"
+            "ranks      16, data-parallel (smdistributed)\n"
+            "runs       shoal train run.json from code: text-classification\n"
+            "options    do_train true, learning_rate 3e-05, output_dir /opt/ml/model\n"
+            "data       model: s3://b/model\n"
+            "           train: s3://b/train\n"
+            "output     s3://sagemaker-eu-north-1-111122223333/mine/output/model.tar.gz\n"
+            "time       at most 1.5 h on spot instances, done or given up after 25 h; no "
+            "checkpoints\n"
+            "price      at most 98.32 dollars, 2 x 32.7726 an hour: the planner's example "
+            "(us-east-1, on demand, 2024-11); spot costs less\n"
+            "warnings   use_spot_instances without checkpoint_s3_uri: an interrupted job begins "
+            "anew\n");
+}
+
+TEST_F(Submit, SummarizesOtherLaunches) {
+  std::ofstream(root_ / "code/train.py") << "pass";
+  const auto said = [this](const nlohmann::json& changes) {
+    const auto result = dry_run(changes, {"--dry-run"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  const std::string alone = said({{"instance_count", 3}, {"checkpoint_s3_uri", "s3://b/c"}});
+  EXPECT_THAT(alone, HasSubstr("ranks      3, one on each instance (no distribution)\n"));
+  EXPECT_THAT(alone, HasSubstr("time       at most 24 h; checkpoints in s3://b/c\n"));
+  EXPECT_THAT(alone, HasSubstr("price      not known: the planner has no price of ml.g5.xlarge\n"));
+  EXPECT_THAT(alone, HasSubstr("warnings   none\n"));
+  const std::string parallel =
+      said({{"image_uri", "shoal-pytorch:0.1.0-cuda12"},
+            {"instance_type", "ml.p4d.24xlarge"},
+            {"entry_point", "train.py"},
+            {"hyperparameters", {{"api_key", "geheim"}}},
+            {"distribution",
+             {{"smdistributed",
+               {{"modelparallel",
+                 {{"enabled", true}, {"parameters", {{"partitions", 4}, {"ddp", true}}}}}}},
+              {"mpi", {{"enabled", true}, {"processes_per_host", 4}}}}}});
+  EXPECT_THAT(parallel, HasSubstr("ranks      4, model-parallel: ddp true, partitions 4\n"));
+  EXPECT_THAT(parallel, HasSubstr("runs       train.py from code\n"));
+  EXPECT_THAT(parallel, HasSubstr("options    api_key ***\n"));
 }
 
 TEST_F(Submit, SaysEverythingThatIsWrong) {
@@ -300,7 +363,7 @@ TEST_F(Submit, FindsTheRegionOfAProfile) {
   const std::vector<std::string> environment = {
       "AWS_REGION=", "AWS_DEFAULT_REGION=", "AWS_PROFILE=dev",
       "AWS_CONFIG_FILE=" + root_ / "config"};
-  const auto result = dry_run(nlohmann::json::object(), "--dry-run", environment);
+  const auto result = dry_run(nlohmann::json::object(), {"--dry-run", "--json"}, environment);
   if (result.status != 0 &&
       test::run_program({SHOAL_PROGRAM, "jobs", "list"}, {.environment = environment})
               .err.find("this build has no client") != std::string::npos)
@@ -390,7 +453,7 @@ TEST_F(Submit, ShowsLongNamesInPart) {
 }
 
 TEST_F(Submit, NeedsItsWords) {
-  const auto result = dry_run(nlohmann::json::object(), "--dryrun");
+  const auto result = dry_run(nlohmann::json::object(), {"--dryrun"});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.err, HasSubstr("--dry-run"));
 }

@@ -32,7 +32,7 @@ SAYS = {
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
     "collectives": ["Avg bus bandwidth", "Out of bounds values", "all_reduce"],
     "planning": ["MFU"],
-    "sagemaker": ['"TrainingJobName"', '"InstanceCount": 2'],
+    "sagemaker": ["2 x ml.p4d.24xlarge (8 A100 each)", "16, data-parallel", "warnings   none"],
 }
 WORDS = "sea ship wind light land king day night stone tree".split()
 SENTENCES = [f"the {a} and the {b} were of the {c}." for a in WORDS for b in WORDS for c in WORDS]

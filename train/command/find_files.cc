@@ -131,13 +131,11 @@ class Finder {
 
   void name_task() {
     if (!a_.model.task.empty()) return;
-    const std::string& dataset = a_.named.dataset_name;
-    if (!a_.data.task_name.empty()) {
-      say_task(task_named(a_.data.task_name), "task_name is " + a_.data.task_name);
-    } else if (const std::string task = task_of_dataset(dataset, a_.model); !task.empty()) {
-      say_task(task, "dataset_name is " + dataset);
-      if (last_part_of(dataset) == "squad_v2") a_.data.version_2_with_negative = true;
-    }
+    const NamedTask named = task_by_names(a_);
+    if (!named.task.empty()) say_task(named.task, named.reason);
+    if (named.task == "question-answering" && last_part_of(a_.named.dataset_name) == "squad_v2" &&
+        a_.data.task_name.empty())
+      a_.data.version_2_with_negative = true;
   }
 
   // Finds the directories that may contain the data.
@@ -297,6 +295,14 @@ void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
                 fmt::format("tokenizer_name {}: {}", tokenizer, not_found_anywhere(tokenizer)),
                 fmt::format("give a directory, a tokenizer.json, a vocab.txt or a *.model; {}",
                             how_to_get(tokenizer)));
+}
+
+NamedTask task_by_names(const RunArguments& arguments) {
+  const std::string& name = arguments.data.task_name;
+  const std::string& dataset = arguments.named.dataset_name;
+  if (!name.empty()) return {task_named(name), "task_name is " + name};
+  std::string task = task_of_dataset(dataset, arguments.model);
+  return {std::move(task), "dataset_name is " + dataset};
 }
 
 void find_files(RunArguments& arguments, std::vector<std::string>& notices) {

@@ -20,6 +20,13 @@ std::string options_file(const std::string& name);
 // may find it.
 void name_models(RunArguments& arguments, std::vector<std::string>& notices);
 
+// The task that task_name or dataset_name stands for, and why: "task_name is mnli". `task` is empty
+// if neither is given or shows it.
+struct NamedTask {
+  std::string task, reason;
+};
+NamedTask task_by_names(const RunArguments& arguments);
+
 // Fills in missing arguments; call after name_models(). The task comes from task_name, dataset_name
 // or the data. train_file, validation_file and test_file are searched, by their usual names, in
 // `data`, dataset_name or SageMaker's channels train, validation and test. Reports choices in

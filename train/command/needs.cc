@@ -38,6 +38,10 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   const ResolvedRun& training = arguments.training;
   const ModelArguments& model = arguments.model;
   const DataArguments& data = arguments.data;
+  needs.task = model.task;
+  // The task of wikitext follows from the model, which may be on another machine.
+  if (needs.task.empty() && !last_part_of(arguments.named.dataset_name).starts_with("wikitext"))
+    needs.task = task_by_names(arguments).task;
   needs.bf16 = training.bf16 || training.bf16_full_eval;
   needs.gpu = !training.use_cpu;
   needs.trains = training.do_train;

@@ -10,6 +10,7 @@ struct TrainNeeds {
     std::string option, value;  // "train_file"; the path, or one path of the option's list
     bool is_list = false;       // a file that names others, given as @FILE
   };
+  std::string task;  // as given, or as task_name or dataset_name name it; empty: neither does
   bool bf16 = false, gpu = true;
   bool trains = true, predicts = false;
   bool new_model = false;    // trains a new model from config_name or model_type

@@ -50,7 +50,7 @@ class MotoCommands : public Shoal {
 
 TEST_F(MotoCommands, SubmitUploadsTheCodeAndCreatesTheJob) {
   const std::string file = job_file(test::kMotoJob);
-  const json request = json_of(shoal({"submit", file, "--dry-run"}));
+  const json request = json_of(shoal({"submit", file, "--dry-run", "--json"}));
   const ProgramResult result = shoal({"submit", file, "--logs", "--interval", "0.05"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("code: " + code_of(test::kMotoJob)));
