@@ -4,18 +4,23 @@
 #include "commands.h"
 #include "sources.h"
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/base/terminal.h"
+#include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/command/recipes.h"
 #include "shoal/train/command/train.h"
 
 namespace shoal::app {
 namespace {
 
 constexpr const char* kExitStatus = "exit-status";
+constexpr const char* kRecipes = "recipes";
 
 void print_exit_statuses() {
   terminal::print("Exit statuses of all programs:\n\n");
@@ -24,6 +29,17 @@ void print_exit_statuses() {
   terminal::print("\nPrograms that differ:\n\n");
   for (const auto& [program, difference] : exit_status_exceptions())
     terminal::print("  {}: {}\n", program, difference);
+}
+
+void print_recipes() {
+  terminal::print(
+      "Option files of `shoal train` that are built in; `shoal help recipes NAME` prints "
+      "one:\n\n");
+  for (const command::Recipe& recipe : command::recipes()) {
+    const nlohmann::json options = parse_json(recipe.json, recipe.name);
+    terminal::print("  {}\n      {}\n", recipe.name,
+                    field_or(options, "_comment", std::string(), recipe.name));
+  }
 }
 
 const CLI::App& command_in(const CLI::App& parent, const std::string& name) {
@@ -40,6 +56,13 @@ const CLI::App& command_in(const CLI::App& parent, const std::string& name) {
 int print_help(const CLI::App& app, const std::vector<std::string>& words) {
   if (words == std::vector<std::string>{kExitStatus}) {
     print_exit_statuses();
+    return kDone;
+  }
+  if (!words.empty() && words.front() == kRecipes && words.size() <= 2) {
+    if (words.size() == 1)
+      print_recipes();
+    else
+      terminal::print("{}", command::find_recipe(words[1]).json);
     return kDone;
   }
   const CLI::App* command = &app;
@@ -59,7 +82,9 @@ int print_help(const CLI::App& app, const std::vector<std::string>& words) {
 
 void add_help(CLI::App& app, Action& action) {
   auto* help = app.add_subcommand(
-      "help", "Help on a command, as its --help; or on exit-status, the statuses of all programs");
+      "help",
+      "Help on a command, as its --help; on exit-status, the statuses of all programs; on recipes, "
+      "the option files that are built in");
   auto words = std::make_shared<std::vector<std::string>>();
   help->add_option("command", *words, "such as train, or data prepare");
   help->callback(

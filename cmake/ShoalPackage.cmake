@@ -1,12 +1,10 @@
-# Recipes, pages, manual pages and completions; and the packages of `./dev package`: a .deb of the release build, which
+# Pages, manual pages and completions; and the packages of `./dev package`: a .deb of the release build, which
 # depends on the packages of the libraries it loads, and a tarball of the preset tarball, which contains them.
-file(GLOB recipes CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.json ${CMAKE_SOURCE_DIR}/examples/recipes/*.json)
 set(libraries_of_every_linux
   "/(ld-linux[^/]*|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\\+\\+))\\.so[.0-9]*$")
 if(NOT TARGET shoal OR SKBUILD)
   return()
 endif()
-install(FILES ${recipes} DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/recipes)
 set(pages ${CMAKE_INSTALL_DATADIR}/doc/shoal)
 install(FILES README.md CHANGELOG.md DESTINATION ${pages})
 install(FILES LICENSE DESTINATION ${pages} RENAME copyright)  # the name that Debian asks for

@@ -10,6 +10,22 @@ function(shoal_batches target)
   endif()
 endfunction()
 
+# Sets `variable` to rows {"NAME", R"json(TEXT)json"}, one for each .json file of the directory, for a source that
+# holds them.
+function(shoal_json_rows variable)
+  list(TRANSFORM ARGN APPEND /*.json)
+  file(GLOB files CONFIGURE_DEPENDS ${ARGN})
+  set(rows)
+  foreach(file IN LISTS files)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME)
+    string(REGEX REPLACE "\\.json$" "" name ${name})
+    file(READ ${file} text)
+    string(APPEND rows "    {\"${name}\", R\"json(${text})json\"},\n")
+  endforeach()
+  set(${variable} "${rows}" PARENT_SCOPE)
+endfunction()
+
 # shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
 # A library: the folder <NAME>, the target shoal_<name with underscores>, the alias
 # Shoal::<name with underscores>. Its headers are included as "shoal/<NAME>/x.h",

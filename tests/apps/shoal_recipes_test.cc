@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <tuple>
 
 #include "apps/shoal_task_fixture.h"
 #include <gmock/gmock.h>
@@ -102,9 +103,8 @@ TEST_P(EachRecipe, RunsOnOneRankDataParallelAndModelParallel) {
   const std::string model = this->model(job), data = this->data(job);
   for (const std::string variant : {"", "-dp", "-mp"}) {
     SCOPED_TRACE(job.name + variant);
-    const std::string recipe =
-        std::string(SHOAL_EXAMPLES "/recipes/") + job.name + variant + ".json";
-    const json options = json_of(recipe);
+    const std::string recipe = job.name + variant;
+    const json options = json_of(SHOAL_EXAMPLES "/recipes/" + recipe + ".json");
     ASSERT_TRUE(options.is_object());
     int ranks = variant == "-dp" ? 2 : 1;
     if (variant == "-mp") {
@@ -149,9 +149,79 @@ INSTANTIATE_TEST_SUITE_P(Jobs, EachRecipe, ::testing::ValuesIn(kJobs), [](const 
   return name;
 });
 
+// Recipes for the user's own rows. The rows are sorted by class, so the front of the file would not
+// do for validation.
+TEST_F(Recipes, TakeOwnRows) {
+  const std::vector<std::string> all = lines(40);
+  std::ofstream rows(mine_ / "rows.csv"), sentences(mine_ / "sentences.csv");
+  rows << "text,label\n";
+  sentences << "tokens,ner_tags\n";
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    rows << all[i] << (i < 20 ? ",bad\n" : ",good\n");
+    sentences << (i < 20 ? "the water,O B-bad\n" : "cold fish,O B-good\n");
+  }
+  rows.close();
+  sentences.close();
+  const auto words = [&](const std::string& recipe, const std::string& file,
+                         const std::vector<std::string>& more = {}) {
+    return overlaid(overlaid({"train", recipe, "--tokenizer_name", vocabulary(), "--train_file",
+                              mine_ / file, "--max_steps", "4", "--output_dir", out()},
+                             tiny_bert()),
+                    overlaid({"--max_seq_length", "16"}, more));
+  };
+  for (const auto& [recipe, file, metric] :
+       {std::tuple{"classify-csv", "rows.csv", "'eval_accuracy'"},
+        {"tag-csv", "sentences.csv", "'eval_f1'"}})
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(recipe);
+      fs::remove_all(out());
+      const auto results = on_ranks(ranks, words(recipe, file));
+      for (const auto& result : results) ASSERT_EQ(result.status, 0) << result.err;
+      EXPECT_THAT(results[0].out, AllOf(HasSubstr("36 rows train and 4 validate"),
+                                        HasSubstr(metric), HasSubstr("steps: 4")));
+    }
+  // Another split at a resumed run is another training set.
+  const auto resumed = shoal(words("tag-csv", "sentences.csv",
+                                   {"--resume_from_checkpoint", "true", "--max_steps", "6",
+                                    "--validation_split_percentage", "20"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.out + resumed.err, AllOf(HasSubstr("32 rows train and 8 validate"),
+                                               HasSubstr("validation_split_percentage")));
+  const auto given =
+      shoal(words("classify-csv", "rows.csv",
+                  {"--validation_file", mine_ / "rows.csv", "--output_dir", mine_ / "given"}));
+  ASSERT_EQ(given.status, 0) << given.err;
+  EXPECT_THAT(given.out, AllOf(HasSubstr("validation_split_percentage has no effect"),
+                               ::testing::Not(HasSubstr("rows train"))));
+  expect_refused(shoal(words("clasify-csv", "rows.csv")), "did you mean classify-csv?");
+  expect_refused(shoal(words("classify-csv", "rows.csv",
+                             {"--task", "question-answering", "--output_dir", mine_ / "none"})),
+                 "validation_split_percentage is of text and rows");
+  fs::create_directories(mine_ / "few");
+  std::ofstream(mine_ / "few/train.csv") << "text,label\nthe water,good\n";
+  expect_refused(shoal(words("classify-csv", "few/train.csv",
+                             {"--label_list", "good,bad", "--output_dir", mine_ / "none"})),
+                 "1 rows leave none to train");
+}
+
+TEST(Recipe, AreListedByHelp) {
+  const auto list = test::run_program({SHOAL_PROGRAM, "help", "recipes"});
+  ASSERT_EQ(list.status, 0) << list.err;
+  for (const auto& entry : fs::directory_iterator(SHOAL_EXAMPLES "/recipes"))
+    if (entry.path().extension() == ".json") {
+      const std::string name = entry.path().stem();
+      EXPECT_THAT(list.out, HasSubstr("  " + name + "\n"));
+      EXPECT_EQ(test::run_program({SHOAL_PROGRAM, "help", "recipes", name}).out,
+                text_of(entry.path()));
+    }
+  const auto unknown = test::run_program({SHOAL_PROGRAM, "help", "recipes", "tag-cvs"});
+  EXPECT_EQ(unknown.status, 3);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean tag-csv?"));
+}
+
 // Each recipe has a test, and each job has all three variants.
 TEST(Recipe, FilesAreTheJobsVariants) {
-  std::set<std::string> expected, there;
+  std::set<std::string> expected = {"classify-csv.json", "tag-csv.json"}, there;
   for (const Job& job : kJobs)
     for (const char* variant : {"", "-dp", "-mp"})
       expected.insert(std::string(job.name) + variant + ".json");

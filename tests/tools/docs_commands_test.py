@@ -21,14 +21,14 @@ PAGES = {path.stem: path for folder in ("start", "guides") for path in (ROOT / "
 APPS = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
 
 SMALLER = {
-    "fine-tune": {"--num_train_epochs 3": "--num_train_epochs 1"},
+    "fine-tune": {"--output_dir out/reviews": "--num_train_epochs 1 --output_dir out/reviews"},
     "gpt2": {"--vocab-size 4096": "--vocab-size 300", "--max_train_minutes 5": "--max_steps 2 --eval_steps 2"},
     "collectives": {"-e 64M": "-e 1M", "-e 16M": "-e 1M"},
 }
 # Texts that the output must contain, so that a page cannot pass by doing nothing.
 SAYS = {
     "install": ["shoal 0.", "huge pages"],
-    "fine-tune": ["eval_accuracy", "6 predictions in predictions.csv", '"probabilities"'],
+    "fine-tune": ["reviews.csv: 5 rows train and 1 validate", "eval_accuracy", "6 predictions in predictions.csv", '"probabilities"'],
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
     "collectives": ["Avg bus bandwidth", "Out of bounds values", "all_reduce"],
     "planning": ["MFU"],

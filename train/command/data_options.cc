@@ -64,8 +64,8 @@ nlohmann::json data_options(const RunArguments& arguments, const RunSetup& setup
   if (data.streaming) return options;  // StreamState records its shards
   options["max_train_samples"] =
       data.max_train_samples ? nlohmann::json(*data.max_train_samples) : nlohmann::json();
-  const bool takes_off = data.validation_file.empty() && !setup.samples;
-  options["validation_split_percentage"] = takes_off ? data.validation_split_percentage : 0.0;
+  options["validation_split_percentage"] =
+      splits_train_file(data) ? data.validation_split_percentage : 0.0;
   if (world.rank == 0) {  // the other ranks would request the same remote file
     const auto file = setup.sources.open(data.train_file);
     options["train_file"] = fmt::format(

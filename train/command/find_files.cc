@@ -11,11 +11,9 @@
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
-#include "shoal/runtime/io/shown_path.h"
 #include "shoal/train/command/local_model.h"
 #include "shoal/train/metrics/glue.h"
 #include "shoal/train/tasks/classification/glue.h"
@@ -114,7 +112,7 @@ class Finder {
     if (a_.model.task.empty() && has_rows()) say_task("text-classification", "of its rows");
     const TaskKind kind = choose_model(a_.model).kind;
     if (a_.training.do_train) fill(a_.data.train_file, need(kTrain, kind, GlueSplit::train));
-    if (evaluates && data.validation_file.empty() && data.validation_split_percentage == 0)
+    if (evaluates && data.validation_file.empty())
       fill(a_.data.validation_file, some(kValidation, kind, GlueSplit::validation));
     if (a_.training.do_predict) fill(a_.data.test_file, need(kTest, kind, GlueSplit::test));
     // MNLI's mismatched part; not used if the first part was given explicitly.
@@ -212,7 +210,8 @@ class Finder {
           notices_.push_back(fmt::format("{}: {}", part.option, (base / name).string()));
           return (base / name).string();
         }
-    if (&part == &kValidation && of_channels_ && sagemaker_channel("test"))
+    if (&part == &kValidation && of_channels_ && sagemaker_channel("test") &&
+        a_.data.validation_split_percentage == 0)
       return some(kTest, kind, split);
     if (&part == &kValidation)
       notices_.push_back(fmt::format("there is no {} in {}; looked for {}", part.option,
@@ -268,21 +267,6 @@ void declare_options(OptionSet& options, NamedData& named) {
               {.help = "a directory in it: wikitext-103-v1"});
 }
 
-std::string options_file(const std::string& name) {
-  if (name.find('/') != name.npos || name.ends_with(".json") || path_exists(name)) return name;
-  const fs::path program = canonical_path("/proc/self/exe");
-  const fs::path recipes = program.parent_path().parent_path() / "share/shoal/recipes";
-  std::string file = recipes / (name + ".json");
-  if (path_exists(file)) return file;
-  Names names;
-  for (const DirectoryEntry& entry : list_directory_if_there(recipes))
-    names.push_back(fs::path(entry.name).stem());
-  throw Error(ErrorCode::not_found,
-              fmt::format("there is no file {}, and no recipe of this name in {}", shown_path(name),
-                          recipes.string()),
-              names.empty() ? "give a JSON file of options" : names_there_are(name, names));
-}
-
 void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
   for (std::string* name : {&arguments.model.model_name_or_path, &arguments.model.tokenizer_name}) {
     std::string found = local_model(*name);
@@ -311,6 +295,8 @@ void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
                             &data.validation_mismatched_file, &data.test_mismatched_file})
     *file = local_path(*file);
   Finder(arguments, notices).find();
+  if (!data.validation_file.empty() && data.validation_split_percentage > 0)
+    notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
 }
 
 }  // namespace shoal::command

@@ -11,10 +11,6 @@ namespace shoal::command {
 
 void declare_options(OptionSet& options, NamedData& named);
 
-// The path of a file of options. A bare name that is no file here is the recipe NAME.json that is
-// installed with this program. Throws not_found with the recipes' names.
-std::string options_file(const std::string& name);
-
 // Resolves the names of model and tokenizer and reports results in `notices`. Throws not_found if
 // the tokenizer is missing. A missing model is not an error here, because another rank of the host
 // may find it.

@@ -136,20 +136,19 @@ void check_resume(const TrainingArguments& a) {
 
 // Refuses options that could have no effect.
 void check_is_possible(const RunArguments& a) {
-  const bool held_out = !a.data.validation_file.empty() || a.data.validation_split_percentage > 0;
+  const bool held_out = !a.data.validation_file.empty() || splits_train_file(a.data);
   SHOAL_CHECK(!a.data.train_file.empty() || !a.training.do_train,
               "train_file is not given; it is text or tokens from `shoal data prepare`");
-  SHOAL_CHECK(a.data.validation_split_percentage == 0 || !a.data.validation_file.empty() ||
-                  !is_token_file(a.data.train_file),
+  SHOAL_CHECK(!splits_train_file(a.data) || !is_token_file(a.data.train_file),
               "validation_split_percentage is {}, but {} is prepared already; give `shoal data "
               "prepare` a --validation-fraction, and its file as validation_file",
               a.data.validation_split_percentage, a.data.train_file);
   SHOAL_CHECK(held_out || a.training.eval_strategy == Interval::no,
               "eval_strategy asks for evaluation, but there is no validation set; give "
-              "validation_file, or of text validation_split_percentage");
+              "validation_file or validation_split_percentage");
   SHOAL_CHECK(held_out || !a.training.eval_on_start,
               "eval_on_start asks for evaluation, but there is no validation set; give "
-              "validation_file, or of text validation_split_percentage");
+              "validation_file or validation_split_percentage");
   if (a.training.do_train) {
     check_output_directory(a.training);
     return check_resume(a.training);
@@ -233,8 +232,9 @@ void check_data(const RunArguments& a, TaskKind kind) {
     }
   check_packing(data);
   if (std::find(samples.begin(), samples.end(), kind) == samples.end()) return;
-  SHOAL_CHECK(data.validation_split_percentage == 0,
-              "validation_split_percentage is of text; give what to validate as validation_file");
+  SHOAL_CHECK(kind != question_answering || !splits_train_file(data),
+              "validation_split_percentage is of text and rows; give the questions to validate as "
+              "validation_file");
   SHOAL_CHECK(!a.training.do_predict || !data.test_file.empty(), "do_predict needs a test_file");
   SHOAL_CHECK(
       kind != text_classification || data.task_name.empty() ||
@@ -320,6 +320,11 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
 
 }  // namespace
 
+bool splits_train_file(const DataArguments& data) {
+  return data.validation_split_percentage > 0 && data.validation_file.empty() &&
+         !data.train_file.empty();
+}
+
 bool names_checkpoint(const std::string& resume_from_checkpoint) {
   constexpr std::array kWords = {"", "true", "True", "1", "false", "False", "0"};
   return std::ranges::find(kWords, resume_from_checkpoint) == kWords.end();
@@ -382,11 +387,18 @@ void open_data(const RunArguments& a, const World& world, collectives::WatchedSt
                                                  .threads = workers},
                                                 setup.notices);
     };
-    if (a.training.do_train && data.streaming)
-      setup.train_shards = stream_of(a, setup, world);
-    else if (a.training.do_train)
-      setup.train_dataset = open(data.train_file, false, data.max_train_samples);
-    setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
+    if (a.training.do_train && data.streaming) setup.train_shards = stream_of(a, setup, world);
+    if (splits_train_file(data)) {
+      auto [training, validation] =
+          split_rows(open(data.train_file, false, std::nullopt), data, setup.notices);
+      if (a.training.do_train)
+        setup.train_dataset = first_samples(std::move(training), data.max_train_samples);
+      setup.eval_dataset = first_samples(std::move(validation), data.max_eval_samples);
+    } else {
+      if (a.training.do_train && !data.streaming)
+        setup.train_dataset = open(data.train_file, false, data.max_train_samples);
+      setup.eval_dataset = open(data.validation_file, false, data.max_eval_samples);
+    }
     if (a.training.do_eval)
       setup.eval_mismatched = open(data.validation_mismatched_file, false, data.max_eval_samples);
     if (!a.training.do_predict) return;

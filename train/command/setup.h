@@ -57,6 +57,8 @@ struct RunSetup {
   std::vector<std::string> notices;  // for rank 0 to print
 };
 
+// True if the validation set is a part of train_file.
+bool splits_train_file(const DataArguments& data);
 // True if resume_from_checkpoint is a path: neither empty nor a word for yes or no.
 bool names_checkpoint(const std::string& resume_from_checkpoint);
 // Makes the directory if it is missing. Throws invalid_argument, naming the option, if that fails

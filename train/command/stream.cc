@@ -175,7 +175,7 @@ void check_streaming(const RunArguments& a) {
               "max_train_samples is {}, but streaming reads all; give "
               "max_steps",
               a.data.max_train_samples.value_or(0));
-  SHOAL_CHECK(a.data.validation_split_percentage == 0,
+  SHOAL_CHECK(!splits_train_file(a.data),
               "validation_split_percentage is {}, but a stream cannot be split; give a "
               "validation_file",
               a.data.validation_split_percentage);

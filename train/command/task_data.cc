@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/data/sampler.h"
 #include "shoal/train/trainer/log_format.h"
 
 namespace shoal::command {
@@ -32,7 +33,49 @@ class FirstSamples final : public Dataset {
   std::int64_t count_;
 };
 
+// Some samples of another dataset.
+class ChosenSamples final : public Dataset {
+ public:
+  // `chosen`: indices in `all`.
+  ChosenSamples(std::shared_ptr<const Dataset> all, std::vector<std::int64_t> chosen)
+      : all_(std::move(all)), chosen_(std::move(chosen)) {}
+  std::int64_t size() const override { return std::ssize(chosen_); }
+  Sample get(std::int64_t index) const override {
+    SHOAL_CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
+    return all_->get(chosen_[static_cast<std::size_t>(index)]);
+  }
+
+ private:
+  std::shared_ptr<const Dataset> all_;
+  std::vector<std::int64_t> chosen_;
+};
+
 }  // namespace
+
+SplitRows split_rows(const std::shared_ptr<const Dataset>& all, const DataArguments& data,
+                     std::vector<std::string>& notices) {
+  constexpr std::uint64_t kSeed = 0;  // not the run's: runs of several seeds validate on equal rows
+  const double share = data.validation_split_percentage / 100;
+  const std::int64_t count = all->size();
+  const std::int64_t held =
+      std::max<std::int64_t>(1, std::llround(share * static_cast<double>(count)));
+  if (held >= count)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("validation_split_percentage {} of {}: {} rows leave none to train",
+                            data.validation_split_percentage, data.train_file, count),
+                "give more rows or a smaller percentage");
+  const std::vector<std::int64_t> order = permutation(count, kSeed, 0);
+  std::vector<std::int64_t> validation(order.begin(), order.begin() + held),
+      training(order.begin() + held, order.end());
+  std::ranges::sort(validation);
+  std::ranges::sort(training);
+  notices.push_back(fmt::format(
+      "{}: {} rows train and {} validate (validation_split_percentage {}), drawn at random, the "
+      "same in every run",
+      data.train_file, training.size(), validation.size(), data.validation_split_percentage));
+  return {std::make_shared<ChosenSamples>(all, std::move(training)),
+          std::make_shared<ChosenSamples>(all, std::move(validation))};
+}
 
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count) {

@@ -92,6 +92,15 @@ std::vector<double> probabilities(std::span<const float> scores);
 // The first `count` samples; nullopt: all. Null stays null.
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> all,
                                              std::optional<std::int64_t> count);
+struct SplitRows {
+  std::shared_ptr<const Dataset> training, validation;
+};
+// Takes validation_split_percentage of the rows, at least one, for validation. They are drawn at
+// random, since rows are often sorted by class. Equal files give equal parts in every run, whatever
+// its seed. Each part keeps the order of the file. Adds the numbers of rows to the notices. Throws
+// invalid_argument if no row is left for training.
+SplitRows split_rows(const std::shared_ptr<const Dataset>& all, const DataArguments& data,
+                     std::vector<std::string>& notices);
 // The columns that a run takes its texts or words from. Every file and every shard of a stream must
 // have the same columns, as in `datasets`. Otherwise a column that only a later file has would be
 // silently ignored, or change what the model reads. Thread-safe.

@@ -28,6 +28,7 @@
 #include "shoal/train/command/auto_layout.h"
 #include "shoal/train/command/find_files.h"
 #include "shoal/train/command/needs.h"
+#include "shoal/train/command/recipes.h"
 #include "shoal/train/command/run_settings.h"
 #include "shoal/train/command/stop_signals.h"
 #include "shoal/train/command/train_and_evaluate.h"
@@ -106,11 +107,12 @@ void print_help(bool all) {
   OptionSet options;
   declare(options, said, arguments, refused);
   terminal::print(
-      "Usage: shoal train [CONFIG.json] [--option value ...]\n\n"
+      "Usage: shoal train [CONFIG.json or RECIPE] [--option value ...]\n\n"
       "Trains a language model, masked or causal, or a model that classifies text, answers "
       "questions or tags\nwords (--task). Options go by Hugging Face's names, in a JSON file or "
       "here; "
-      "what stands here wins.\nLaunch ranks with mpirun, torchrun or SLURM.\n\n"
+      "what stands here wins.\n`shoal help recipes` lists files that are built in. Launch ranks "
+      "with mpirun, torchrun or SLURM.\n\n"
       "SIGINT (Ctrl-C), SIGTERM and SIGUSR1 save a checkpoint, then stop; the exit status is 128 + "
       "the\n"
       "signal's number, and --resume_from_checkpoint true continues. Under mpirun, send SIGUSR1 to "
@@ -140,7 +142,7 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   if (given.json != nullptr) options.add_json(*given.json, "options");
   std::size_t first = 0;
   while (first < words.size() && !words[first].starts_with("-"))
-    options.add_file(options_file(words[first++]));
+    add_file_or_recipe(options, words[first++]);
   if (!plan.empty()) options.add_file(plan);
   options.add_arguments(std::span(words).subspan(first));
   options.finish();
@@ -154,10 +156,7 @@ std::vector<std::string> parse(const Given& given, RunArguments& arguments,
   values = options.dump();
   take_given(options, said);
   arguments.training = resolve_arguments(said);
-  std::vector<std::string> notices = options.notices();
-  if (!arguments.data.validation_file.empty() && arguments.data.validation_split_percentage > 0)
-    notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
-  return notices;
+  return options.notices();
 }
 
 std::string trace_path(const std::string& path, int rank) {

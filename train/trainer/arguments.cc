@@ -274,11 +274,14 @@ void declare_data(OptionSet& options, DataArguments& arguments) {
                        "end with _mm (eval_accuracy_mm)"})
       .string("test_mismatched_file", &arguments.test_mismatched_file,
               {.help = "of task_name mnli: predicted too, into predict_results_mm.txt"})
-      .real("validation_split_percentage", &arguments.validation_split_percentage,
-            {.min = 0,
-             .max = 100,
-             .open_max = true,
-             .help = "taken from the front of train_file where there is no validation_file"})
+      .real(
+          "validation_split_percentage", &arguments.validation_split_percentage,
+          {.min = 0,
+           .max = 100,
+           .open_max = true,
+           .help = "the share of train_file that validates where there is no validation_file: the "
+                   "front of a text; rows of text- and token-classification drawn at random, "
+                   "the same in every run"})
       .integer("block_size", &arguments.block_size,
                {.min = 2,
                 .help = "tokens of a sample; null: the smaller of 1024 (text- and "

@@ -166,7 +166,7 @@ struct ModelArguments {
 
 struct DataArguments {
   std::string train_file, validation_file;  // .txt, .jsonl, or prepared tokens (.shoaltok)
-  double validation_split_percentage = 0;   // taken from train_file if there is no validation_file
+  double validation_split_percentage = 0;   // of train_file, if there is no validation_file
   std::optional<std::int64_t> block_size;   // nullopt: min(1024, the model's positions)
   std::optional<std::int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   // Causal language models: adds the tokenizer's special tokens to each document, as run_clm does
