@@ -124,7 +124,9 @@ std::string program_text(const CheckedJob& checked, const std::string& image) {
         shortened(fmt::format("{}", fmt::join(words->get<std::vector<std::string>>(), " "))));
   const Json program = parameter(job.request, "sagemaker_program");
   const bool is_shoals = sagemaker::shoal_build(image).has_value();
-  const std::string task = checked.task.empty() ? "" : ": " + checked.task;
+  std::string task = checked.task.empty() ? "" : ": " + checked.task;
+  if (is_shoals && parameter(job.request, "sagemaker_training_compiler_enabled") == true)
+    task += ", steps are recorded and replayed (compiler_config)";
   if (!program.is_string()) return (is_shoals ? "shoal train" : "the image's `train`") + task;
   const auto name = program.get<std::string>();
   return (is_shoals && name.ends_with(".json") ? "shoal train " : "") + name + code_text(job) +

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -450,6 +451,39 @@ TEST_F(Submit, ShowsLongNamesInPart) {
     std::istringstream lines(result.err);
     for (std::string line; std::getline(lines, line);) EXPECT_LT(line.size(), 1500U) << where;
   }
+}
+
+// examples/jobs: the dry run has nothing to warn of, and shows what each job is about.
+TEST_F(Submit, ExamplesAreReady) {
+  const std::map<std::string, std::vector<std::string>> said = {
+      {"squad-data-parallel",
+       {"2 x ml.p3.16xlarge (8 V100 each)", "ranks      16, data-parallel",
+        "runs       shoal train: question-answering", "squad: s3://bucket/squad",
+        "at most 4 h; checkpoints in", "at most 195.84 dollars, 2 x 24.48 an hour"}},
+      {"mnli-model-parallel",
+       {"1 x ml.p3.16xlarge (8 V100)", "ranks      8, model-parallel: microbatches 4",
+        "partitions 4", "runs       shoal train: text-classification"}},
+      {"sst2-spot",
+       {"ranks      1 (no distribution)",
+        "at most 1 h on spot instances, done or given up after 2 h",
+        "checkpoints in s3://bucket/checkpoints/sst2-spot"}},
+      {"gpt2-compiler", {"ranks      1 (no distribution)", "steps are recorded and replayed"}},
+      {"albert-pretraining",
+       {"ranks      8, data-parallel", "runs       shoal train: masked-lm",
+        "steps are recorded and replayed"}}};
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(SHOAL_EXAMPLES "/jobs")) {
+    if (entry.path().extension() != ".json") continue;
+    ++files;
+    const std::string name = entry.path().stem();
+    ASSERT_TRUE(said.contains(name)) << name;
+    const auto result = test::run_program({SHOAL_PROGRAM, "submit", entry.path(), "--dry-run"});
+    EXPECT_EQ(result.status, 0) << name << result.err;
+    EXPECT_THAT(result.out, HasSubstr("warnings   none\n")) << name;
+    EXPECT_THAT(result.out, HasSubstr("us-east-1")) << name;
+    for (const std::string& text : said.at(name)) EXPECT_THAT(result.out, HasSubstr(text)) << name;
+  }
+  EXPECT_EQ(files, said.size());
 }
 
 TEST_F(Submit, NeedsItsWords) {
