@@ -18,7 +18,8 @@ void add_aws_words(CLI::App& command, AwsWords& words);
 std::string region_of(const AwsWords& words);
 
 struct SubmitWords {
-  std::string path;  // path of the job file
+  std::string path;    // path of the job file
+  std::string upload;  // directory of local data; empty: none
   AwsWords aws;
   bool dry_run = false;  // only check and print
   bool wait = false, logs = false, json = false;

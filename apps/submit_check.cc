@@ -245,11 +245,17 @@ std::string directory_of(const std::string& path) {
 CheckedJob checked_job(const SubmitWords& words) {
   sagemaker::Problems problems;
   CheckedJob checked;
+  std::vector<sagemaker::UploadedChannel> uploads;
+  if (!words.upload.empty()) checked.data = find_local_data(words.upload);
+  for (const LocalChannel& channel : checked.data.channels)
+    uploads.push_back({channel.name, channel.key});
   checked.job = sagemaker::make_training_job(sagemaker::read_job_file(words.path),
                                              {.region = region_of(words.aws),
                                               .is_region_asked = words.aws.region.has_value(),
-                                              .now = std::chrono::system_clock::now()},
+                                              .now = std::chrono::system_clock::now(),
+                                              .uploads = uploads},
                                              problems);
+  for (const std::string& notice : checked.data.notices) checked.job.notices.push_back(notice);
   const std::string directory = directory_of(words.path);
   if (checked.job.code) sagemaker::check_source(*checked.job.code, directory, problems);
   check_run(checked, directory, problems);

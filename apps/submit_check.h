@@ -4,6 +4,7 @@
 #include <string>
 
 #include "aws_words.h"
+#include "local_data.h"
 
 #include "shoal/sagemaker/job/job.h"
 
@@ -20,6 +21,7 @@ std::string directory_of(const std::string& path);
 // images are not checked.
 struct CheckedJob {
   sagemaker::TrainingJob job;
+  LocalData data;    // of --upload
   std::string task;  // of `shoal train`; empty: not known before the job starts
 };
 CheckedJob checked_job(const SubmitWords& words);

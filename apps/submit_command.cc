@@ -34,6 +34,10 @@ void add_submit(CLI::App& app, Action& action) {
       "submit", "A SageMaker training job from a job file (docs/guides/sagemaker_jobs.md)");
   auto words = std::make_shared<SubmitWords>();
   command->add_option("job", words->path, "the job's JSON file")->required();
+  command->add_option("--upload", words->upload,
+                      "a directory of local data for the bucket of output_path: each folder in it "
+                      "becomes a channel, files beside them the channel train; what is there "
+                      "already is not sent again");
   command->add_flag("--dry-run", words->dry_run,
                     "check the file and print a summary of the job, or with --json the request, "
                     "secrets as ***; no network");

@@ -4,6 +4,7 @@
 #include "aws.h"
 #include "commands.h"
 #include "submit_check.h"
+#include "submit_upload.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -32,11 +33,13 @@ void upload(const sagemaker::SourceCode& code, const std::string& directory,
 }  // namespace
 
 int submit_job(const SubmitWords& words) {
-  const sagemaker::TrainingJob job = checked_job(words).job;
+  const CheckedJob checked = checked_job(words);
+  const sagemaker::TrainingJob& job = checked.job;
   print_notices(job);
   AwsWords place = words.aws;
   place.region = job.region;
   const sagemaker::Session session = session_of(place);
+  upload_data(checked.data, job, session, words.json);
   if (job.code) upload(*job.code, directory_of(words.path), session, words.json);
   const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
   const std::string arn = jobs.create(nlohmann::json(job.request));

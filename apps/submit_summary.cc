@@ -11,6 +11,7 @@
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/runtime/memory/mebibytes.h"
 #include "shoal/sagemaker/job/images.h"
 #include "shoal/sagemaker/job/instances.h"
 #include "shoal/sagemaker/job/secrets.h"
@@ -142,15 +143,26 @@ std::string options_text(const Json& request) {
   return words.empty() ? "none" : shortened(fmt::format("{}", fmt::join(words, ", ")), 400);
 }
 
-std::vector<std::string> data_texts(const Json& request) {
+// " (2 files, 1.5 MiB from data/train)" for a channel that will be uploaded.
+std::string upload_text(const LocalData& data, const std::string& channel) {
+  for (const LocalChannel& local : data.channels)
+    if (local.name == channel)
+      return fmt::format(" ({} file{}, {} from {})", local.files.size(),
+                         local.files.size() == 1 ? "" : "s", mebibytes(local.bytes()), local.path);
+  return {};
+}
+
+std::vector<std::string> data_texts(const Json& request, const LocalData& data) {
   std::vector<std::string> lines;
   for (const Json& channel : part(request, "InputDataConfig")) {
     const Json source = part(channel, "DataSource");
     const Json s3 = part(source, "S3DataSource"), files = part(source, "FileSystemDataSource");
+    const std::string name = text_at(channel, "ChannelName");
     lines.push_back(fmt::format(
-        "{}: {}", text_at(channel, "ChannelName"),
+        "{}: {}{}", name,
         s3.empty() ? text_at(files, "FileSystemId") + " " + text_at(files, "DirectoryPath")
-                   : text_at(s3, "S3Uri")));
+                   : text_at(s3, "S3Uri"),
+        upload_text(data, name)));
   }
   if (lines.empty()) lines.emplace_back("no channels");
   return lines;
@@ -223,7 +235,7 @@ std::string summary_of(const CheckedJob& checked) {
   add("ranks", {ranks_text(request, image)});
   add("runs", {program_text(checked, image)});
   add("options", {options_text(request)});
-  add("data", data_texts(request));
+  add("data", data_texts(request, checked.data));
   add("output", {output_text(job)});
   add("time", {time_text(request)});
   add("price", {price_text(request)});

@@ -9,16 +9,6 @@
 namespace shoal::sagemaker {
 namespace {
 
-// "s3://bucket/a/b/" -> {"bucket", "a/b"}.
-std::pair<std::string, std::string> split_s3(std::string_view uri) {
-  uri.remove_prefix(std::min(uri.size(), uri.find("://") + 3));
-  const auto slash = uri.find('/');
-  const std::string bucket(uri.substr(0, slash));
-  std::string_view prefix = slash == uri.npos ? std::string_view() : uri.substr(slash + 1);
-  while (prefix.ends_with('/')) prefix.remove_suffix(1);
-  return {bucket, std::string(prefix)};
-}
-
 std::optional<GitSource> read_git(Draft& draft, const SourceCode& code) {
   auto fields = draft.job.object("git_config", /*secret=*/true);
   if (!fields) return std::nullopt;
@@ -52,6 +42,15 @@ std::optional<GitSource> read_git(Draft& draft, const SourceCode& code) {
 }
 
 }  // namespace
+
+std::pair<std::string, std::string> split_s3(std::string_view uri) {
+  uri.remove_prefix(std::min(uri.size(), uri.find("://") + 3));
+  const auto slash = uri.find('/');
+  const std::string bucket(uri.substr(0, slash));
+  std::string_view prefix = slash == uri.npos ? std::string_view() : uri.substr(slash + 1);
+  while (prefix.ends_with('/')) prefix.remove_suffix(1);
+  return {bucket, std::string(prefix)};
+}
 
 std::optional<SourceCode> add_code(Draft& draft, Json& hyperparameters) {
   Fields& job = draft.job;

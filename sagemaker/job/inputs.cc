@@ -148,6 +148,12 @@ void add_inputs(Draft& draft) {
         channels.push_back(read_channel(draft, value, named.path(name), name));
       }
   }
+  for (const UploadedChannel& upload : draft.uploads) {
+    check_text(draft.problems(), "--upload", upload.name, kChannelName);
+    channels.push_back(
+        s3_channel(fmt::format("s3://{}/{}", split_s3(draft.output_path).first, upload.key)));
+    channels.back()["ChannelName"] = upload.name;
+  }
   const auto model_name = job.text("model_channel_name", kChannelName);
   if (const auto model = job.text("model_uri", s3_rules())) {
     Json channel = s3_channel(*model);

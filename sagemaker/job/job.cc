@@ -110,12 +110,15 @@ void read_name(Draft& draft, const std::string& image, const JobContext& context
   draft.name = job_name_from(made.empty() ? "shoal" : made, context.now);
 }
 
-void add_output(Draft& draft) {
-  Fields& job = draft.job;
-  const auto path = job.text("output_path", s3_rules());
+void read_output_path(Draft& draft) {
+  const auto path = draft.job.text("output_path", s3_rules());
   draft.is_default_output = !path;
   draft.output_path =
       path ? *path : fmt::format("s3://sagemaker-{}-{}/", draft.region, draft.account);
+}
+
+void add_output(Draft& draft) {
+  Fields& job = draft.job;
   Json output = {{"S3OutputPath", draft.output_path}};
   if (const auto key = job.text("output_kms_key", kms_key_rules())) output["KmsKeyId"] = *key;
   if (job.flag("disable_output_compression", false)) output["CompressionType"] = "NONE";
@@ -368,12 +371,14 @@ TrainingJob make_training_job(const Json& json, const JobContext& context, Probl
               .region = {},
               .account = {},
               .output_path = {},
+              .uploads = context.uploads,
               .machines = {},
               .notices = made.notices};
   made.request["TrainingJobName"] = "";
   draft.machines.image_uri = job.text("image_uri", {.min = 1, .max = 255}).value_or("");
   draft.network_isolation = job.flag("enable_network_isolation", false);
   read_place(draft, context);
+  read_output_path(draft);
   read_compiler(draft);
   add_machines(draft);
   const std::string image = read_image(draft);

@@ -15,11 +15,18 @@
 
 namespace shoal::sagemaker {
 
+// A channel whose data is on this machine and goes to the bucket of output_path.
+struct UploadedChannel {
+  std::string name;  // "train"
+  std::string key;   // where in the bucket, with '/' at the end
+};
+
 struct JobContext {
   std::string region;  // default for files without one; empty: the file needs one
   // The region was given on the command line; the file must not name another.
   bool is_region_asked = false;
   std::chrono::system_clock::time_point now;  // for generated job names
+  std::vector<UploadedChannel> uploads = {};  // besides the channels of the file
 };
 
 struct GitSource {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shoal/sagemaker/job/distribution.h"
@@ -16,6 +18,7 @@ struct Draft {
   Json& request;
   std::string name, region, account;  // empty if invalid
   std::string output_path;
+  const std::vector<UploadedChannel>& uploads;
   bool is_default_output = false;
   bool network_isolation = false;
   Machines machines;
@@ -24,6 +27,8 @@ struct Draft {
   Problems& problems() { return job.problems(); }
 };
 
+// "s3://bucket/a/b/" -> {"bucket", "a/b"}.
+std::pair<std::string, std::string> split_s3(std::string_view uri);
 // ResourceConfig, StoppingCondition, spot, checkpoints, retries; fills `machines`.
 void add_machines(Draft& draft);
 void add_stopping(Draft& draft);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,8 @@ struct UploadOptions {
   PutOptions put = {};
   std::int64_t part_bytes = 0;  // 0: 16 MiB, or more if that needs over 10,000 parts
   int connections = 4;          // parts sent concurrently
+  // Called with the bytes of each part that has been sent, from several threads at once.
+  std::function<void(std::int64_t bytes)> sent = {};
 };
 // Size of all parts but the last: 5 MiB to 5 GiB, with at most 10,000 parts. Throws
 // invalid_argument if the object exceeds 5 TiB or `wanted` violates these limits.
@@ -64,6 +67,11 @@ class S3 {
   // upload, which is aborted on failure.
   std::string upload(const S3Name& name, const ByteSource& source,
                      const UploadOptions& options = {}) const;
+  // True if the listed object of the bucket has the source's bytes, by its size and its ETag. If
+  // the ETag is not made of MD5s (KMS), by the checksum that S3 keeps of the whole object. Reads
+  // the whole source.
+  bool has_same(const std::string& bucket, const ListedObject& listed,
+                const ByteSource& source) const;
   void remove(const S3Name& name) const;  // succeeds if there is no such object
 
  private:

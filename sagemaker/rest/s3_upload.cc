@@ -8,6 +8,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/sagemaker/rest/checksum.h"
 #include "shoal/sagemaker/rest/encode.h"
 #include "shoal/sagemaker/rest/fetch_pool.h"
 #include "shoal/sagemaker/rest/s3.h"
@@ -35,7 +36,49 @@ pugi::xml_node root_of(pugi::xml_document& document, const std::string& body,
   return root.name() == name ? root : pugi::xml_node();
 }
 
+// Adds the source's bytes in [begin, end) to the checksum.
+void add_bytes(Checksum& sum, const ByteSource& source, std::int64_t begin, std::int64_t end) {
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(end - begin, kMiB)));
+  for (std::int64_t at = begin; at < end;) {
+    const auto bytes =
+        std::span(piece).first(static_cast<std::size_t>(std::min(end - at, std::ssize(piece))));
+    source.read(at, bytes);
+    sum.add(bytes);
+    at += std::ssize(bytes);
+  }
+}
+
+std::string sum_of(const std::string& algorithm, const ByteSource& source, std::int64_t begin,
+                   std::int64_t end) {
+  const auto sum = make_checksum(algorithm);
+  if (sum == nullptr) return {};  // no MD5 in FIPS mode
+  add_bytes(*sum, source, begin, end);
+  return sum->finish();
+}
+
+// The ETag that S3 gives to an upload of the source: the MD5 of its bytes or, after an upload in
+// parts, that of the parts' MD5s and their number.
+std::string etag_of_upload(const ByteSource& source) {
+  const std::int64_t size = source.size(), part_bytes = part_size(size);
+  if (size <= part_bytes) return fmt::format("\"{}\"", hex(sum_of("md5", source, 0, size)));
+  std::string sums;
+  std::int64_t parts = 0;
+  for (std::int64_t begin = 0; begin < size; begin += part_bytes, ++parts)
+    sums += sum_of("md5", source, begin, std::min(begin + part_bytes, size));
+  const auto whole = make_memory_source(sums, "the parts' MD5s");
+  return fmt::format("\"{}-{}\"", hex(sum_of("md5", *whole, 0, whole->size())), parts);
+}
+
 }  // namespace
+
+bool S3::has_same(const std::string& bucket, const ListedObject& listed,
+                  const ByteSource& source) const {
+  if (listed.size != source.size()) return false;
+  if (listed.etag == etag_of_upload(source)) return true;
+  const ObjectHead head = this->head({bucket, listed.key});
+  return head.size == source.size() && !head.checksum.empty() && head.checksum_name != "md5" &&
+         head.checksum == sum_of(head.checksum_name, source, 0, source.size());
+}
 
 std::int64_t part_size(std::int64_t object_bytes, std::int64_t wanted) {
   SHOAL_CHECK(object_bytes >= 0 && object_bytes <= kLargestObject,
@@ -54,7 +97,11 @@ std::int64_t part_size(std::int64_t object_bytes, std::int64_t wanted) {
 std::string S3::upload(const S3Name& name, const ByteSource& source,
                        const UploadOptions& options) const {
   const std::int64_t part_bytes = part_size(source.size(), options.part_bytes);
-  if (source.size() <= part_bytes) return put(name, read_all(source, part_bytes), options.put);
+  if (source.size() <= part_bytes) {
+    std::string etag = put(name, read_all(source, part_bytes), options.put);
+    if (options.sent) options.sent(source.size());
+    return etag;
+  }
   return upload_parts(name, source, part_bytes, options);
 }
 
@@ -70,6 +117,7 @@ std::string S3::upload_parts(const S3Name& name, const ByteSource& source, std::
                        '\0');
       source.read(offset, std::as_writable_bytes(std::span(part)));
       etags[static_cast<std::size_t>(i)] = put_part(name, upload, static_cast<int>(i) + 1, part);
+      if (options.sent) options.sent(std::ssize(part));
     };
     FetchPool pool(std::max(1, options.connections));
     std::vector<std::future<void>> parts;

@@ -276,6 +276,132 @@ TEST_F(ShoalSubmit, NothingIsCreatedWithoutItsCode) {
   EXPECT_EQ(aws_.created(), 0);
 }
 
+// --upload: local data become channels of the job.
+class ShoalUpload : public ShoalSubmit {
+ protected:
+  void SetUp() override {
+    ShoalSubmit::SetUp();
+    std::filesystem::create_directories(root_ / "data/train/more");
+    std::filesystem::create_directories(root_ / "data/model");
+    write("train/a.csv", "text,label\nfish,good\n");
+    write("train/more/b.csv", "text,label\n");
+    write("model/config.json", "{}");
+    write("train/.DS_Store", "hidden");
+    job_ = json::parse(std::ifstream(root_ / "job.json"));
+    job_.erase("inputs");
+    write_job("my-job");
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(root_ / ("data/" + name)) << text;
+  }
+  void write_job(const std::string& name) {
+    job_["job_name"] = name;
+    std::ofstream(root_ / "job.json") << job_;
+  }
+  ProgramResult upload(std::vector<std::string> words = {}) {
+    words.insert(words.begin(), {"--upload", root_ / "data"});
+    return submit(words);
+  }
+  // bucket/key of a file of the channel train.
+  std::string key_of(const std::string& file) {
+    const json request = json::parse(upload({"--dry-run", "--json"}).out);
+    const std::string uri =
+        request.at("InputDataConfig").at(1).at("DataSource").at("S3DataSource").at("S3Uri");
+    EXPECT_THAT(uri, ::testing::MatchesRegex("s3://sagemaker-us-east-1-111122223333/shoal-data/"
+                                             "data-[0-9a-f]{12}/train/"));
+    return uri.substr(5) + file;
+  }
+  json job_;
+};
+
+TEST_F(ShoalUpload, ContinuesAfterAFailure) {
+  const ProgramResult plan = upload({"--dry-run"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("(2 files, "));
+  EXPECT_THAT(plan.out, HasSubstr(" MiB from " + (root_ / "data/train") + ")"));
+  EXPECT_THAT(plan.out, HasSubstr(": 1 hidden file (names that begin with a dot) is left out\n"));
+  const std::string first = key_of("a.csv"), second = key_of("more/b.csv");
+  EXPECT_EQ(aws_.calls("S3 PutObject"), 0);
+
+  const auto refused = test::xml_error(403, "AccessDenied", "Access Denied");
+  aws_.fail_next({.operation = "S3 PutObject", .done = true, .delay_seconds = 1.1}, 2);
+  aws_.fail_next({.operation = "S3 PutObject", .reply = refused});
+  const ProgramResult failed = upload();
+  EXPECT_EQ(failed.status, 4) << failed.err;
+  EXPECT_THAT(failed.out, HasSubstr(" MiB (0 of 3 files)\n")) << "progress";
+  EXPECT_EQ(aws_.calls("S3 PutObject"), 3);
+  EXPECT_EQ(aws_.created(), 0);
+  EXPECT_EQ(aws_.object(first), "text,label\nfish,good\n");
+  EXPECT_FALSE(aws_.has_object(second));
+
+  const ProgramResult done = upload();
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("data: 3 files, "));
+  EXPECT_THAT(done.out, HasSubstr("; already there: 2\n"));
+  EXPECT_EQ(aws_.calls("S3 PutObject"), 5) << "one file, and the code";
+  EXPECT_EQ(aws_.object(second), "text,label\n");
+  EXPECT_FALSE(aws_.has_object(key_of(".DS_Store")));
+  const json created = jobs_json({"describe", "my-job"});
+  EXPECT_EQ(created.at("InputDataConfig").at(0).at("ChannelName"), "model");
+  EXPECT_EQ(created.at("InputDataConfig").at(1).at("ChannelName"), "train");
+}
+
+// An object of the same name and size is replaced if its bytes differ.
+TEST_F(ShoalUpload, ComparesBytes) {
+  ASSERT_EQ(upload().status, 0);
+  const std::string key = key_of("a.csv");
+  aws_.put_object(key, "text,label\nfish,best\n");
+  write_job("again");
+  const ProgramResult again = upload({"--json"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(aws_.object(key), "text,label\nfish,good\n");
+  std::istringstream lines(again.out);
+  int there = 0;
+  for (std::string line; std::getline(lines, line);)
+    if (const json event = json::parse(line); event["event"] == "uploaded") {
+      EXPECT_EQ(event["was_there"], event["to"] != "s3://" + key) << line;
+      ++there;
+    }
+  EXPECT_EQ(there, 3);
+  // Other data goes to another place: a job may be reading the first.
+  write("train/a.csv", "text,label\nfish,poor\n");
+  EXPECT_NE(key_of("a.csv"), key);
+  write("train/a.csv", "text,label\nfish,good\n");
+  EXPECT_EQ(key_of("a.csv"), key);
+}
+
+TEST_F(ShoalUpload, LargeFilesGoInPartsOnce) {
+  write("train/large.txt", std::string(17 << 20, 'x'));
+  ASSERT_EQ(upload().status, 0);
+  EXPECT_EQ(aws_.calls("S3 UploadPart"), 2);
+  write_job("again");
+  const ProgramResult again = upload();
+  EXPECT_THAT(again.out, HasSubstr("data: 4 files, 17.0 MiB; already there: 4\n"));
+  EXPECT_EQ(aws_.calls("S3 UploadPart"), 2);
+}
+
+TEST_F(ShoalUpload, RefusesWhatItCannotUpload) {
+  const auto refused = [&](const std::string& directory, int status, const std::string& why) {
+    const ProgramResult result = submit({"--upload", root_ / directory, "--dry-run"});
+    EXPECT_EQ(result.status, status) << directory;
+    EXPECT_THAT(result.err, HasSubstr(why)) << directory;
+    EXPECT_TRUE(is_one_line(result.err)) << result.err;
+  };
+  refused("none", 3, "there is no directory");
+  std::filesystem::create_directories(root_ / "empty/.git");
+  std::ofstream(root_ / "empty/.git/config") << "x";
+  refused("empty", 2, "has no files");
+  std::filesystem::create_directories(root_ / "linked");
+  std::filesystem::create_directory_symlink(root_ / "data/train", root_ / "linked/train");
+  refused("linked", 2, "is a link to a directory");
+  write("a.csv", "x");
+  refused("data", 2, "has files beside a folder train");
+  std::filesystem::remove(root_ / "data/a.csv");
+  job_["inputs"] = {{"train", "s3://bucket/train"}};
+  write_job("my-job");
+  refused("data", 2, "there are two channels train");
+}
+
 // Training on files in S3 gives the same result as on local files.
 class ShoalS3 : public Shoal {
  protected:

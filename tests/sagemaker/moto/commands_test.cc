@@ -66,6 +66,19 @@ TEST_F(MotoCommands, SubmitUploadsTheCodeAndCreatesTheJob) {
     EXPECT_EQ(job.value(key, json()), request.at(key)) << key;
 }
 
+TEST_F(MotoCommands, SubmitUploadsLocalDataOnce) {
+  std::filesystem::create_directories(mine_ / "data/validation");
+  std::ofstream(mine_ / "data/validation/rows.csv") << "text,label\nfish,good\n";
+  std::ofstream(mine_ / "data/validation/large.txt") << std::string(17 << 20, 'x');
+  const auto upload = [&](const std::string& name) {
+    return shoal({"submit", job_file(name), "--upload", mine_ / "data"});
+  };
+  const ProgramResult first = upload("upload-job");
+  ASSERT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("data: 2 files, 17.0 MiB\n"));
+  EXPECT_THAT(upload("upload-again").out, HasSubstr("data: 2 files, 17.0 MiB; already there: 2\n"));
+}
+
 TEST_F(MotoCommands, JobsAreListedDescribedAndRead) {
   ASSERT_EQ(shoal({"submit", job_file("listed-job")}).status, 0);
   const ProgramResult list = shoal({"jobs", "list", "--name-contains", "listed"});

@@ -38,11 +38,13 @@ std::map<std::string, std::string> query_of(const std::string& query) {
   return values;
 }
 
-std::string etag_of(const std::string& body) {
+std::string md5_of(const std::string& body) {
   const auto sum = make_checksum("md5");
   sum->add(std::as_bytes(std::span(body)));
-  return fmt::format("\"{}\"", hex(sum->finish()));
+  return sum->finish();
 }
+
+std::string etag_of(const std::string& body) { return fmt::format("\"{}\"", hex(md5_of(body))); }
 
 ServedReply xml(const std::string& body) {
   return {.headers = {{"Content-Type", "application/xml"}},
@@ -230,8 +232,8 @@ ServedReply FakeAws::list_objects(const ServedRequest& request) {
     for (const char c : name.substr(bucket.size()))
       key += c == ' ' ? "+" : percent_encode(std::string_view(&c, 1), true);
     body +=
-        fmt::format("<Contents><Key>{}</Key><Size>{}</Size><ETag>&quot;x&quot;</ETag></Contents>",
-                    key, object.body.size());
+        fmt::format("<Contents><Key>{}</Key><Size>{}</Size><ETag>&quot;{}&quot;</ETag></Contents>",
+                    key, object.body.size(), object.etag.substr(1, object.etag.size() - 2));
   }
   body += fmt::format("<IsTruncated>{}</IsTruncated>", truncated);
   if (truncated) body += "<NextContinuationToken>" + last + "</NextContinuationToken>";
@@ -243,7 +245,7 @@ ServedReply FakeAws::complete_upload(const ServedRequest& request, const std::st
   const auto upload = uploads_.find(id);
   if (upload == uploads_.end())
     return xml_error(404, "NoSuchUpload", "The specified upload does not exist.");
-  std::string body;
+  std::string body, sums;
   int count = 0;
   const auto& parts = upload->second.parts;
   for (const auto& [number, part] : parts) {
@@ -255,9 +257,10 @@ ServedReply FakeAws::complete_upload(const ServedRequest& request, const std::st
     if (number != parts.rbegin()->first && part.size() < (5U << 20U))
       return xml_error(400, "EntityTooSmall", "a part is below 5 MiB");
     body += part;
+    sums += md5_of(part);
   }
   uploads_.erase(upload);
-  const std::string etag = fmt::format("\"{}-{}\"", etag_of(body).substr(1, 32), count);
+  const std::string etag = fmt::format("\"{}-{}\"", hex(md5_of(sums)), count);
   objects_[name] = {std::move(body), etag, {}};
   return xml("<CompleteMultipartUploadResult><ETag>" + etag +
              "</ETag></CompleteMultipartUploadResult>");

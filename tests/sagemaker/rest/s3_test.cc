@@ -76,6 +76,31 @@ TEST_F(ObjectStore, ChecksumsThatS3Keeps) {
   EXPECT_EQ(s3_.head({"bucket", "c"}).checksum_name, "");
 }
 
+TEST_F(ObjectStore, KnowsWhatItHas) {
+  const std::string text = bytes_of(17 << 20);  // two parts
+  for (const std::string& body : {std::string(), text.substr(0, 1000), text}) {
+    const auto source = make_memory_source(body, "local");
+    s3_.upload({"bucket", "data/x"}, *source);
+    const ListedObject listed = s3_.list({"bucket", "data/"}).at(0);
+    const int heads = aws_.calls("S3 HeadObject");
+    EXPECT_TRUE(s3_.has_same("bucket", listed, *source));
+    EXPECT_EQ(aws_.calls("S3 HeadObject"), heads) << "the listed ETag is enough";
+    EXPECT_FALSE(s3_.has_same("bucket", listed, *make_memory_source(body + "y", "longer")));
+    if (body.empty()) continue;
+    std::string other = body;
+    other.back() = static_cast<char>(other.back() ^ 1);
+    EXPECT_FALSE(s3_.has_same("bucket", listed, *make_memory_source(other, "other")));
+    // An ETag that is no MD5, as of objects encrypted with KMS.
+    const ListedObject encrypted{listed.key, listed.size, "\"0123-4\""};
+    EXPECT_FALSE(s3_.has_same("bucket", encrypted, *source)) << "nothing to compare";
+    const auto sum = make_checksum("crc64nvme");
+    sum->add(std::as_bytes(std::span(body)));
+    aws_.set_object_header("bucket/data/x", "x-amz-checksum-crc64nvme", to_base64(sum->finish()));
+    EXPECT_TRUE(s3_.has_same("bucket", encrypted, *source));
+    EXPECT_FALSE(s3_.has_same("bucket", encrypted, *make_memory_source(other, "other")));
+  }
+}
+
 TEST_F(ObjectStore, ReadsAgainAfterACut) {
   aws_.put_object("bucket/a", bytes_of(5000));
   aws_.fail_next({.operation = "S3 GetObject", .done = true, .cut_after = 3000});
