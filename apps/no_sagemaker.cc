@@ -4,6 +4,7 @@
 
 #include "aws_words.h"
 #include "commands.h"
+#include "hub.h"
 #include "sources.h"
 #include <CLI/CLI.hpp>
 
@@ -13,7 +14,8 @@ namespace shoal::app {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorCode::unavailable, what + ": this build has no client of SageMaker and S3",
+  throw Error(ErrorCode::unavailable,
+              what + ": this build has no client of SageMaker, S3 and the Hub",
               "install libcurl4-openssl-dev and libpugixml-dev, and build with SHOAL_SAGEMAKER=ON");
 }
 
@@ -31,6 +33,8 @@ std::string region_of(const AwsWords& words) {
     if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
   return {};
 }
+
+std::string fetch_model(const std::string& name) { refuse("allow_download of " + name); }
 
 int submit_job(const SubmitWords& /*words*/) { refuse("shoal submit without --dry-run"); }
 

@@ -69,6 +69,7 @@ void add_words_of_paths(const Json& options, std::vector<std::string>& words) {
                                         "resume_from_checkpoint",
                                         "task",
                                         "streaming",
+                                        "allow_download",
                                         "do_train",
                                         "do_predict"};
   for (const auto& [name, value] : options.items()) {

@@ -14,6 +14,7 @@
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/command/local_model.h"
 #include "shoal/train/command/needs.h"
 #include "shoal/train/data/token_shards.h"
 
@@ -143,6 +144,15 @@ class Inputs {
         [&](const char* name) { return find_field(*environment, name) != nullptr; });
   }
 
+  // True if the run downloads the model. Reports a job without a network.
+  bool may_download(const command::TrainNeeds::Path& path) {
+    if (!needs_.downloads || !command::is_hub_name(path.value)) return false;
+    const Json* const isolated = find_field(job_.request, "EnableNetworkIsolation");
+    if (isolated != nullptr && *isolated == true)
+      add(path, "which allow_download cannot get: enable_network_isolation leaves no network");
+    return true;
+  }
+
   // Checks a URL. Only options for files accept one, under the rules of one_file.cc and streaming.
   void check_remote(const command::TrainNeeds::Path& path, bool is_file) {
     const std::string scheme = path.value.substr(0, path.value.find("://"));
@@ -263,7 +273,7 @@ class Inputs {
     if (is_looked_for)
       for (const std::string& channel : channels_)
         if (as_variable(channel) == as_variable(last)) return;
-    if (is_model && has_cache()) return;
+    if (is_model && (has_cache() || may_download(path))) return;
     if (is_looked_for)
       add(path, fmt::format("but no channel of the job has this name, and nothing is downloaded: "
                             "add it to inputs as channel {}; the job's channels: {}",

@@ -1,5 +1,6 @@
 // shoal train CONFIG.json [--option value ...]
 #include "commands.h"
+#include "hub.h"
 #include "sources.h"
 #include <CLI/CLI.hpp>
 
@@ -13,7 +14,7 @@ void add_train(CLI::App& app, Action& action) {
   command->set_help_all_flag();
   command->prefix_command();
   command->callback([&action, command] {
-    action = [command] { return command::train(command->remaining(), add_sources); };
+    action = [command] { return command::train(command->remaining(), add_sources, fetch_model); };
   });
 }
 

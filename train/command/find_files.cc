@@ -267,9 +267,16 @@ void declare_options(OptionSet& options, NamedData& named) {
               {.help = "a directory in it: wikitext-103-v1"});
 }
 
-void name_models(RunArguments& arguments, std::vector<std::string>& notices) {
+void name_models(RunArguments& arguments, const FetchModel& fetch,
+                 std::vector<std::string>& notices) {
   for (std::string* name : {&arguments.model.model_name_or_path, &arguments.model.tokenizer_name}) {
     std::string found = local_model(*name);
+    if (arguments.model.allow_download && is_hub_name(found) && !path_exists(found)) {
+      if (!fetch)
+        throw Error(ErrorCode::unavailable, "allow_download: this program downloads nothing",
+                    how_to_get(found));
+      found = fetch(found);
+    }
     if (found != *name) notices.push_back(fmt::format("{}: {}", *name, found));
     *name = std::move(found);
   }

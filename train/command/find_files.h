@@ -5,16 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "shoal/train/command/local_model.h"
 #include "shoal/train/command/setup.h"
 
 namespace shoal::command {
 
 void declare_options(OptionSet& options, NamedData& named);
 
-// Resolves the names of model and tokenizer and reports results in `notices`. Throws not_found if
-// the tokenizer is missing. A missing model is not an error here, because another rank of the host
-// may find it.
-void name_models(RunArguments& arguments, std::vector<std::string>& notices);
+// Resolves the names of model and tokenizer and reports results in `notices`. With allow_download,
+// `fetch` gets those that are not on this machine. Throws not_found if the tokenizer is missing. A
+// missing model is not an error here, because another rank of the host may find it.
+void name_models(RunArguments& arguments, const FetchModel& fetch,
+                 std::vector<std::string>& notices);
 
 // The task that task_name or dataset_name stands for, and why: "task_name is mnli". `task` is empty
 // if neither is given or shows it.

@@ -45,16 +45,9 @@ std::string expanded(const std::string& path) {
   return text;
 }
 
-// The cache's folder for `name`: models--ORG--NAME.
-fs::path hub_folder(const std::string& name) {
-  std::string folder = "models--";
-  for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
-  return fs::path(hub_cache()) / folder;
-}
-
 // models--ORG--NAME/snapshots/REVISION, for the revision in refs/main.
 std::optional<std::string> in_hub_cache(const std::string& name) {
-  const fs::path model = hub_folder(name);
+  const fs::path model(hub_folder(name));
   if (!path_exists(model / "refs/main")) return std::nullopt;
   std::string revision = read_text_file((model / "refs/main").string());
   while (!revision.empty() && std::isspace(static_cast<unsigned char>(revision.back())) != 0)
@@ -103,10 +96,22 @@ std::string local_model(const std::string& name) {
   return name;
 }
 
-std::string how_to_get(const std::string& name) {
+bool is_hub_name(const std::string& name) {
   static const std::regex hub_name("[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?");
-  if (std::regex_match(name, hub_name))
-    return fmt::format("`hf download {}` puts it into that cache; Shoal downloads nothing", name);
+  return std::regex_match(name, hub_name);
+}
+
+std::string hub_folder(const std::string& name) {
+  std::string folder = "models--";
+  for (const char c : name) folder += c == '/' ? std::string("--") : std::string(1, c);
+  return (fs::path(hub_cache()) / folder).string();
+}
+
+std::string how_to_get(const std::string& name) {
+  if (is_hub_name(name))
+    return fmt::format(
+        "`hf download {}` puts it into that cache, as does `shoal train` with --allow_download",
+        name);
   return "give a directory in Hugging Face's format, or a model's name after `hf download "
          "ORG/NAME`";
 }
@@ -116,7 +121,7 @@ std::string not_found_anywhere(const std::string& name) {
   return fmt::format(
       "there is no such directory, no channel '{}' of SageMaker, and no main revision of it in "
       "Hugging Face's cache, {}",
-      last_part_of(name), hub_folder(name).string());
+      last_part_of(name), hub_folder(name));
 }
 
 }  // namespace shoal::command

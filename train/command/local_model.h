@@ -1,6 +1,7 @@
 // Finds a model or tokenizer on this machine by its remote name.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,14 @@ std::string local_model(const std::string& name);
 std::string not_found_anywhere(const std::string& name);
 // What to do then: the `hf download` line if `name` can be one of the Hub's.
 std::string how_to_get(const std::string& name);
+
+// True if the Hub may have a model of this name: ORG/NAME or NAME.
+bool is_hub_name(const std::string& name);
+// The folder of the model in Hugging Face's cache, models--ORG--NAME, whether it is there or not.
+std::string hub_folder(const std::string& name);
+// Downloads a model of the Hub into hub_folder() and returns its directory there. Several ranks of
+// a host may call it at once; one of them downloads.
+using FetchModel = std::function<std::string(const std::string& name)>;
 
 // The directory of one of the job's input channels in SageMaker.
 std::optional<std::string> sagemaker_channel(const std::string& name);

@@ -46,6 +46,7 @@ TrainNeeds needs_of(const RunArguments& arguments) {
   needs.gpu = !training.use_cpu;
   needs.trains = training.do_train;
   needs.predicts = training.do_predict;
+  needs.downloads = model.allow_download;
   needs.new_model =
       model.model_name_or_path.empty() && (!model.config_name.empty() || !model.model_type.empty());
   const auto put = [](std::vector<TrainNeeds::Path>& into, const char* option,
@@ -90,7 +91,8 @@ void check_paths(const TrainNeeds& needs) {
     if (const std::string problem = missing(path, is_named); !problem.empty())
       problems += (problems.empty() ? "" : "\n") + problem;
   };
-  for (const auto& path : needs.models) check(path, true);
+  for (const auto& path : needs.models)
+    if (!needs.downloads || !is_hub_name(path.value)) check(path, true);
   for (const auto& path : needs.files) check(path, path.option == "dataset_name");
   for (const auto& path : needs.others) check(path, false);
   if (!problems.empty())

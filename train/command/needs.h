@@ -13,6 +13,7 @@ struct TrainNeeds {
   std::string task;  // as given, or as task_name or dataset_name name it; empty: neither does
   bool bf16 = false, gpu = true;
   bool trains = true, predicts = false;
+  bool downloads = false;    // the run may download its models
   bool new_model = false;    // trains a new model from config_name or model_type
   std::vector<Path> models;  // model_name_or_path, config_name and tokenizer_name, if given
   std::vector<Path> files;   // train_file, test_file and the like, data and dataset_name, if given

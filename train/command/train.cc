@@ -127,6 +127,7 @@ void print_help(bool all) {
 struct Given {
   std::vector<std::string> words = {};
   const nlohmann::json* json = nullptr;  // null: none
+  FetchModel fetch = {};                 // null: nothing is downloaded
   bool may_lack_plan = false;            // where the run is only checked, its plan may be elsewhere
 };
 
@@ -180,7 +181,7 @@ struct Prepared {
 Prepared parsed(const Given& given) {
   Prepared prepared;
   prepared.notices = parse(given, prepared.arguments, prepared.values);
-  name_models(prepared.arguments, prepared.notices);
+  name_models(prepared.arguments, given.fetch, prepared.notices);
   return prepared;
 }
 
@@ -350,14 +351,15 @@ int run_stages(const Given& given, const AddSources& add_sources, Guest* guest) 
 
 }  // namespace
 
-int train(const std::vector<std::string>& words, const AddSources& add_sources) {
+int train(const std::vector<std::string>& words, const AddSources& add_sources,
+          const FetchModel& fetch) {
   for (const std::string& word : words)
     if (word == "--help" || word == "-h" || word == "--help-all") {
       print_help(word == "--help-all");
       return 0;
     }
   stop_signal = 0;  // forget the signal of an earlier run
-  return run_stages({.words = words}, add_sources, nullptr);
+  return run_stages({.words = words, .fetch = fetch}, add_sources, nullptr);
 }
 
 int train(Guest& guest) {

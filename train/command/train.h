@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/train/command/local_model.h"
 #include "shoal/train/command/setup.h"
 #include "shoal/train/trainer/console.h"
 
@@ -15,7 +16,9 @@ namespace shoal::command {
 // `add_sources` registers sources of data besides files. Returns the exit status
 // (runtime/base/exit_status.h). A failure is reported on standard error, one line on one rank.
 // Every rank of the run calls it. Blocks.
-int train(const std::vector<std::string>& words, const AddSources& add_sources);
+// `fetch` downloads models for --allow_download; null: refused.
+int train(const std::vector<std::string>& words, const AddSources& add_sources,
+          const FetchModel& fetch = {});
 
 // A run inside a process that continues after it, such as Python's.
 struct Guest {

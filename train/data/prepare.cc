@@ -2,27 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "shoal/kernels/random.h"
 #include "shoal/runtime/base/clock.h"
-#include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/white_space.h"
+#include "shoal/runtime/io/file_lock.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/documents.h"
 #include "shoal/train/data/token_file.h"
@@ -127,65 +120,6 @@ std::optional<PreparedSplit> find_prepared(const std::string& path, const Tokeni
     return std::nullopt;
   }
 }
-
-// At most one process per host holds the lock. Its holder removes the file on release, so a waiter
-// checks that it locked the file that still has this name.
-class KeyLock {
- public:
-  KeyLock(std::string path, const std::function<void()>& waiting) : path_(std::move(path)) {
-    for (;;) {
-      descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-      if (descriptor_ < 0) {
-        say_unlocked();
-        return;
-      }
-      const int result = lock(waiting);
-      struct stat held{}, named{};
-      if (result != 0) {
-        say_unlocked();
-        return;
-      }
-      if (::fstat(descriptor_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-          held.st_ino == named.st_ino)
-        return;
-      ::close(descriptor_);
-    }
-  }
-  ~KeyLock() {
-    if (descriptor_ < 0) return;
-    best_effort("remove a lock", [this] { remove_file(path_); });
-    ::close(descriptor_);
-  }
-  KeyLock(const KeyLock&) = delete;
-  KeyLock& operator=(const KeyLock&) = delete;
-
- private:
-  // Going on without the lock is safe: processes that prepare the same text write the same tokens,
-  // and each writes atomically.
-  void say_unlocked() const {
-    log::warn("{} cannot be locked ({}): another run may prepare the same text at the same time",
-              path_, std::strerror(errno));
-  }
-
-  // The lock's holder may hang, so `waiting` may throw to end the wait.
-  int lock(const std::function<void()>& waiting) {
-    int result = 0;
-    while ((result = ::flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 &&
-           (errno == EWOULDBLOCK || errno == EINTR)) {
-      try {
-        if (waiting) waiting();
-      } catch (...) {
-        ::close(std::exchange(descriptor_, -1));
-        throw;
-      }
-      std::this_thread::sleep_for(deadlines::kLookAtRanks);
-    }
-    return result;
-  }
-
-  std::string path_;
-  int descriptor_ = -1;
-};
 
 std::string_view without_line_end(std::string_view line) {
   if (line.ends_with('\n')) line.remove_suffix(1);
@@ -445,8 +379,10 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   };
   if (!options.overwrite_cache && found(true)) return result;
   make_directories(options.output_directory);
-  const KeyLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
-                     options.waiting);
+  // Going on without the lock is safe: processes that prepare the same text write the same tokens,
+  // and each writes atomically.
+  const FileLock lock((fs::path(options.output_directory) / (result.key + ".lock")).string(),
+                      options.waiting, "another run may prepare the same text at the same time");
   if (!options.overwrite_cache && found(false)) return result;  // an earlier lock holder made it
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);

@@ -417,7 +417,10 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
               {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
                        "(hidden_size=128, ... of a bert)"})
       .string("tokenizer_name", &arguments.tokenizer_name,
-              {.help = "a directory or tokenizer.json; empty: model_name_or_path"});
+              {.help = "a directory or tokenizer.json; empty: model_name_or_path"})
+      .boolean("allow_download", &arguments.allow_download,
+               {.help = "download model and tokenizer from Hugging Face's Hub, or the mirror in "
+                        "HF_ENDPOINT, into Hugging Face's cache, if they are not on this machine"});
 }
 
 void declare_options(OptionSet& options, DataArguments& arguments) {

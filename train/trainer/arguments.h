@@ -162,6 +162,7 @@ struct ModelArguments {
   std::string model_type;          // gpt2, bert, ...: creates a new model
   std::string config_overrides;    // "n_layer=6,n_embd=384"
   std::string tokenizer_name;      // a directory or tokenizer.json
+  bool allow_download = false;     // of models that are not on this machine
 };
 
 struct DataArguments {
