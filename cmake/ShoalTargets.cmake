@@ -10,8 +10,8 @@ function(shoal_batches target)
   endif()
 endfunction()
 
-# Sets `variable` to rows {"NAME", R"json(TEXT)json"}, one for each .json file of the directory, for a source that
-# holds them.
+# shoal_json_rows(VARIABLE DIRECTORY...): sets VARIABLE to rows {"NAME", R"json(TEXT)json"}, one for each .json file
+# of the directories, for a source that holds them.
 function(shoal_json_rows variable)
   list(TRANSFORM ARGN APPEND /*.json)
   file(GLOB files CONFIGURE_DEPENDS ${ARGN})
