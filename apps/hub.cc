@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,7 +36,6 @@
 namespace shoal::app {
 namespace {
 
-namespace fs = std::filesystem;
 using sagemaker::HttpRequest;
 using sagemaker::HttpResponse;
 using sagemaker::Url;
