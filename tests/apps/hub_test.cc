@@ -23,7 +23,6 @@ using nlohmann::json;
 using test::HttpServer;
 using test::ServedReply;
 using test::ServedRequest;
-using ::testing::Not;
 
 constexpr const char* kRevision = "0123456789abcdef0123456789abcdef01234567";
 
