@@ -1,4 +1,4 @@
-// Option files for common jobs, which are built in: examples/recipes.
+// Option files for common jobs, which are built in: those of examples and of examples/recipes.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace shoal::command {
 struct Recipe {
   std::string_view name, json;  // "classify-csv", and the text of its file
 };
-// Sorted by name.
+// First those of examples; each folder's are sorted by name.
 std::span<const Recipe> recipes();
 // Throws not_found, with a suggestion.
 const Recipe& find_recipe(const std::string& name);
