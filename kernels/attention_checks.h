@@ -1,4 +1,4 @@
-// Argument checks shared by all AttentionKernels implementations, and the two predicates that
+// Argument checks shared by all AttentionKernels implementations, and the functions that
 // define attention's mask.
 #pragma once
 
@@ -18,6 +18,9 @@ inline void check_attention(const AttentionShape& s) {
               "attention: {} heads do not share {} key heads evenly", s.heads, s.key_heads);
   SHOAL_CHECK(s.dtype == DType::f32 || s.dtype == DType::bf16 || s.dtype == DType::f16,
               "attention of {} is not offered; use f32, bf16 or f16", to_string(s.dtype));
+  SHOAL_CHECK(s.window == 0 || (s.window > 0 && s.causal),
+              "attention: a window of {} keys{}; give a positive number, with causality", s.window,
+              s.causal ? "" : " without causality");
   SHOAL_CHECK(s.dropout >= 0 && s.dropout < 1, "attention: dropout {} is not in [0, 1)", s.dropout);
   SHOAL_CHECK(
       s.dropout == 0 || (s.max_positions >= s.key_length && s.max_positions >= s.query_length),
@@ -78,6 +81,12 @@ inline std::int64_t visible_keys(const AttentionShape& s, std::int64_t query) {
   if (!s.causal) return s.key_length;
   const std::int64_t end = query + s.key_length - s.query_length + 1;
   return end < 0 ? 0 : end < s.key_length ? end : s.key_length;
+}
+
+// The window hides keys [0, hidden_keys) from this query.
+inline std::int64_t hidden_keys(const AttentionShape& s, std::int64_t query) {
+  if (s.window == 0) return 0;
+  return std::max<std::int64_t>(query + s.key_length - s.query_length + 1 - s.window, 0);
 }
 
 // Dropout coordinate of key 0 for this query (random.h); key k is at + k. `query` is relative to

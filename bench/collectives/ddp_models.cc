@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::bench {
 namespace {
 
 DdpModel gpt2() {
-  auto model = std::make_shared<nn::Gpt2>(nn::Gpt2Config::preset("gpt2"));
+  auto model = std::make_shared<nn::CausalLm>(nn::gpt2_preset("gpt2"));
   DdpModel made{"gpt2", {}, model->parameters(), model};
   const auto with_prefix = [&](const std::string& prefix) {
     DdpModel::Layer layer{prefix, {}};
@@ -19,7 +20,7 @@ DdpModel gpt2() {
     return layer;
   };
   made.layers.push_back(with_prefix("ln_f"));  // includes the head, which shares wte's table
-  for (std::int64_t layer = model->config().n_layer; layer-- > 0;)
+  for (std::int64_t layer = model->config().num_hidden_layers; layer-- > 0;)
     made.layers.push_back(with_prefix(fmt::format("h.{}.", layer)));
   DdpModel::Layer embedding = with_prefix("wte");
   embedding.name = "embedding";

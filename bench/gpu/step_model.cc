@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/huggingface.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/model.h"
+#include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::bench {
@@ -66,20 +66,20 @@ StepModel causal(std::unique_ptr<Model> model, const StepModelOptions& o, Memory
 }
 
 StepModel gpt2(const StepModelOptions& o, MemoryResource& memory) {
-  nn::Gpt2Config config = nn::Gpt2Config::preset(o.model);
-  replace(config.n_layer, o.layers);
-  replace(config.n_head, o.heads);
-  replace(config.n_embd, o.channels);
+  nn::DecoderConfig config = nn::gpt2_preset(o.model);
+  replace(config.num_hidden_layers, o.layers);
+  replace(config.num_attention_heads, o.heads);
+  replace(config.hidden_size, o.channels);
   replace(config.vocab_size, o.vocabulary);
-  config.n_positions = std::max(config.n_positions, o.length);
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = o.dropout;
-  StepModel made = causal(std::make_unique<nn::Gpt2>(config), o, memory);
+  config.max_position_embeddings = std::max(config.max_position_embeddings, o.length);
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = o.dropout;
+  StepModel made = causal(std::make_unique<nn::CausalLm>(config), o, memory);
   made.flops += attention_flops(made, made.input.ids.shape(), made.channels);
   return made;
 }
 
 StepModel llama(const StepModelOptions& o, MemoryResource& memory) {
-  nn::LlamaConfig config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("llama");
   config.vocab_size = 128256;
   config.hidden_size = 2048;
   config.intermediate_size = 8192;
@@ -87,7 +87,7 @@ StepModel llama(const StepModelOptions& o, MemoryResource& memory) {
   config.num_attention_heads = 32;
   config.num_key_value_heads = 8;
   config.rope_theta = 500000;
-  config.rms_norm_eps = 1e-5;
+  config.norm_eps = 1e-5;
   config.tie_word_embeddings = true;
   replace(config.num_hidden_layers, o.layers);
   replace(config.vocab_size, o.vocabulary);
@@ -101,7 +101,7 @@ StepModel llama(const StepModelOptions& o, MemoryResource& memory) {
   }
   config.max_position_embeddings = std::max<std::int64_t>(2048, o.length);
   config.bos_token_id = config.eos_token_id = 0;
-  StepModel made = causal(std::make_unique<nn::Llama>(config), o, memory);
+  StepModel made = causal(std::make_unique<nn::CausalLm>(config), o, memory);
   made.flops += attention_flops(made, made.input.ids.shape(),
                                 config.num_attention_heads * config.head_channels());
   return made;

@@ -92,7 +92,8 @@ void add_batched(Bench& bench, DType dtype) {
 }
 
 // GPT-2's (causal) and an encoder's (all keys, dropout) attention.
-void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) {
+void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
+                   std::int64_t window = 0) {
   auto& k = bench.kernels().attention();
   const std::int64_t batch = 4, tokens = batch * length;
   const View qkv = bench.tensor(Shape{tokens, 3 * kWidth}, dtype);
@@ -106,6 +107,7 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) 
   shape.head_dim = kWidth / kHeads;
   shape.dtype = dtype;
   shape.causal = causal;
+  shape.window = window;
   if (!causal) shape.dropout = 0.1f;
   shape.max_positions = length;
   shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
@@ -120,10 +122,13 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal) 
   const HeadsView q = read(part(qkv, 0)), key = read(part(qkv, 1)), value = read(part(qkv, 2));
   const MutableHeadsView o{out.data, length * kWidth, kWidth};
   const MutableHeadsView dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
-  // Two products forward and five backward; causal masking removes half of each.
-  const std::int64_t product = (causal ? 1 : 2) * shape.batch * length * length * kWidth;
-  const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}", batch, length, kHeads,
-                                       causal ? "causal" : "dropout");
+  // Two products forward and five backward; causal masking removes half of each, a window more.
+  const std::int64_t scores =
+      window > 0 ? window * (2 * length - window) : (causal ? 1 : 2) * length * length;
+  const std::int64_t product = shape.batch * scores * kWidth;
+  const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}{}", batch, length, kHeads,
+                                       causal ? "causal" : "dropout",
+                                       window > 0 ? fmt::format(", window {}", window) : "");
   bench.add_row(row_of("attention", dtype, text, 2 * product), Bound::products,
                 [=, &k] { k.attention(shape, q, key, value, o, log_sum_exp, {}); });
   bench.add_row(row_of("attention_backward", dtype, text, 5 * product), Bound::products, [=, &k] {
@@ -154,6 +159,7 @@ void add_product_rows(Bench& bench) {
     add_activated(bench, dtype);
     add_batched(bench, dtype);
     add_attention(bench, dtype, kLength, true);
+    add_attention(bench, dtype, kLength, true, kLength / 8);
     add_attention(bench, dtype, 384, false);
     add_head(bench, dtype);
   }

@@ -20,13 +20,13 @@ using parallel::Microbatch;
 using parallel::ParallelModel;
 using parallel::ParallelOptions;
 
-nn::Gpt2Config config_of(const ParallelArguments& a) {
-  nn::Gpt2Config config;
+nn::DecoderConfig config_of(const ParallelArguments& a) {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = a.vocabulary;
-  config.n_positions = a.length;
-  config.n_embd = a.channels;
-  config.n_layer = a.layers;
-  config.n_head = a.heads;
+  config.max_position_embeddings = a.length;
+  config.hidden_size = a.channels;
+  config.num_hidden_layers = a.layers;
+  config.num_attention_heads = a.heads;
   return config;
 }
 
@@ -138,7 +138,7 @@ std::vector<parallel::UnitCost> Training::measure(const Microbatch& trace,
                                                   CountingMemory* counted) {
   using parallel::ActivationSplit;
   const ParallelOptions& options = layout_.options;
-  nn::Gpt2 probe(config_of(arguments_));
+  nn::CausalLm probe(config_of(arguments_));
   parallel::MeasureOptions measure{.split_backward = true, .counted_by = counted};
   if (layout_.mesh.tp > 1) {
     const ActivationSplit split = !options.plan.tensor.prescaled_batch ? ActivationSplit::batch

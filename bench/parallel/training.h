@@ -9,7 +9,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/dispatcher.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
 namespace shoal::bench {
@@ -63,7 +63,7 @@ class Training {
   nn::Context context_;
   kernels::StepState state_;
   parallel::ProcessMesh mesh_;
-  nn::Gpt2 gpt2_;
+  nn::CausalLm gpt2_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::unique_ptr<parallel::DistributedOptimizer> optimizer_;
   std::vector<parallel::Microbatch> microbatches_;

@@ -76,16 +76,19 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
   SHOAL_CHECK(!gpt2 || (arguments.model == "gpt2" && arguments.dropout == 0),
               "the PyTorch peer runs gpt2 without dropout, not {} with {}", arguments.model,
               arguments.dropout);
+  const bool decoder = arguments.model.starts_with("llama") || arguments.model.starts_with("qwen");
   std::string variants = arguments.variants;
   if (variants.empty())
     variants = arguments.dtype == "f32"
                    ? "f32-eager,f32-compile"
                    : "bf16-autocast-eager,bf16-autocast-compile,bf16-pure-eager,bf16-pure-compile";
   for (const std::string& variant : split(variants))
-    add("pytorch " + variant,
-        {arguments.peers,
-         fmt::format("{}/bench/peers/pytorch_{}.py", SHOAL_SOURCE_DIR, gpt2 ? "gpt2" : "encoder"),
-         variant});
+    add("pytorch " + variant, {arguments.peers,
+                               fmt::format("{}/bench/peers/pytorch_{}.py", SHOAL_SOURCE_DIR,
+                                           gpt2      ? "gpt2"
+                                           : decoder ? "decoder"
+                                                     : "encoder"),
+                               variant});
   return contestants;
 }
 

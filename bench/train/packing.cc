@@ -124,12 +124,12 @@ class Training {
     task_.module().materialize(context_, dtype);
     nn::allocate_gradients(context_, task_.module().parameters());
   }
-  static nn::Gpt2Config config(const Arguments& a) {
-    nn::Gpt2Config config;
-    config.n_layer = a.layers;
-    config.n_embd = a.width;
-    config.n_head = a.width / 64;
-    config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
+  static nn::DecoderConfig config(const Arguments& a) {
+    nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
+    config.num_hidden_layers = a.layers;
+    config.hidden_size = a.width;
+    config.num_attention_heads = a.width / 64;
+    config.embedding_dropout = config.attention_dropout = config.hidden_dropout = 0;
     return config;
   }
   // Sum of the loss, and number of targets.

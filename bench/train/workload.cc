@@ -4,14 +4,16 @@
 #include <optional>
 
 #include "shoal/kernels/random.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::bench {
 namespace {
 
-constexpr std::string_view kGpt2[] = {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"};
+constexpr std::string_view kDecoders[] = {"gpt2",    "gpt2-medium",  "gpt2-large",
+                                          "gpt2-xl", "llama-3.2-1b", "qwen3-0.6b"};
 constexpr std::string_view kEncoders[] = {"bert-base", "bert-large", "roberta-base",
                                           "distilbert-base", "albert-base"};
 struct NamedTask {
@@ -23,6 +25,31 @@ constexpr NamedTask kTasks[] = {{"-classification", nn::EncoderTask::sequence_cl
                                 {"-masked", nn::EncoderTask::masked_lm}};
 // For masked language modelling.
 constexpr double kMaskedShare = 0.15;
+
+nn::DecoderConfig decoder_config(std::string_view name, double dropout) {
+  nn::DecoderConfig config;
+  if (name == "qwen3-0.6b") {
+    config = nn::DecoderConfig::of("qwen3");
+    config.hidden_size = 1024;
+    config.intermediate_size = 3072;
+    config.num_hidden_layers = 28;
+    config.num_attention_heads = 16;
+    config.num_key_value_heads = 8;
+  } else if (name == "llama-3.2-1b") {
+    config = nn::DecoderConfig::of("llama");
+    config.vocab_size = 128256;
+    config.hidden_size = 2048;
+    config.intermediate_size = 8192;
+    config.num_hidden_layers = 16;
+    config.num_key_value_heads = 8;
+  } else {
+    config = nn::gpt2_preset(name);
+    config.hidden_dropout = config.embedding_dropout = dropout;
+  }
+  config.tie_word_embeddings = true;
+  config.attention_dropout = dropout;
+  return config;
+}
 
 struct EncoderWorkload {
   nn::EncoderConfig config;
@@ -50,6 +77,10 @@ nn::EncoderConfig encoder_config(std::string_view name, double dropout) {
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout;
   config.sequence_dropout = config.token_dropout = config.question_dropout = dropout;
   return config;
+}
+
+bool is_decoder(std::string_view name) {
+  return std::ranges::find(kDecoders, name) != std::end(kDecoders);
 }
 
 std::optional<EncoderWorkload> encoder_workload(std::string_view name, double dropout) {
@@ -84,10 +115,10 @@ Tensor integers(const Shape& shape, MemoryResource& memory, const std::function<
   return out;
 }
 
-Workload make_gpt2(std::string_view name, const WorkloadOptions& options, MemoryResource& memory) {
-  nn::Gpt2Config config = nn::Gpt2Config::preset(name);
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = options.dropout;
-  auto model = std::make_unique<nn::Gpt2>(config);
+Workload make_decoder(std::string_view name, const WorkloadOptions& options,
+                      MemoryResource& memory) {
+  const nn::DecoderConfig config = decoder_config(name, options.dropout);
+  auto model = std::make_unique<nn::CausalLm>(config);
   model->set_gradient_checkpointing(options.checkpointing);
   Workload made;
   Drawn drawn;
@@ -96,8 +127,8 @@ Workload make_gpt2(std::string_view name, const WorkloadOptions& options, Memory
   made.input.targets = integers(made.input.ids.shape(), memory, token);
   made.targets = static_cast<float>(made.input.targets.count());
   made.input.loss.loss_scale = 1 / made.targets;
-  made.forward = [gpt2 = model.get(), input = made.input](nn::Context& context) {
-    return gpt2->forward(context, input.ids, input.targets, input.loss);
+  made.forward = [decoder = model.get(), input = made.input](nn::Context& context) {
+    return decoder->forward(context, input.ids, input.targets, input.loss);
   };
   made.model = std::move(model);
   return made;
@@ -140,7 +171,7 @@ Workload make_encoder(const EncoderWorkload& of, const WorkloadOptions& options,
 }  // namespace
 
 std::vector<std::string> workload_names() {
-  std::vector<std::string> names(std::begin(kGpt2), std::end(kGpt2));
+  std::vector<std::string> names(std::begin(kDecoders), std::end(kDecoders));
   for (const std::string_view encoder : kEncoders)
     for (const NamedTask& named : kTasks)
       names.push_back(std::string(encoder) + std::string(named.suffix));
@@ -149,7 +180,7 @@ std::vector<std::string> workload_names() {
 
 Workload make_workload(std::string_view name, const WorkloadOptions& options,
                        MemoryResource& memory) {
-  if (std::ranges::find(kGpt2, name) != std::end(kGpt2)) return make_gpt2(name, options, memory);
+  if (is_decoder(name)) return make_decoder(name, options, memory);
   if (const auto encoder = encoder_workload(name, options.dropout))
     return make_encoder(*encoder, options, memory);
   refuse(name);
@@ -157,13 +188,15 @@ Workload make_workload(std::string_view name, const WorkloadOptions& options,
 
 std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options) {
   const std::int64_t tokens = options.batch * options.length;
-  if (std::ranges::find(kGpt2, name) != std::end(kGpt2)) {
-    const nn::Gpt2Config config = nn::Gpt2Config::preset(name);
-    const std::int64_t c = config.n_embd;
-    return {{tokens, c, 3 * c, config.n_layer, false},
-            {tokens, c, c, config.n_layer, false},
-            {tokens, c, config.inner(), config.n_layer, false},
-            {tokens, config.inner(), c, config.n_layer, false},
+  if (is_decoder(name)) {
+    const nn::DecoderConfig config = decoder_config(name, options.dropout);
+    const bool gpt2 = config.model_type == "gpt2";
+    const std::int64_t c = config.hidden_size, f = config.inner(), d = config.head_channels(),
+                       heads = config.num_attention_heads, layers = config.num_hidden_layers;
+    return {{tokens, c, d * (heads + 2 * config.key_heads()), layers, !gpt2},
+            {tokens, d * heads, c, layers, !gpt2},
+            {tokens, c, gpt2 ? f : 2 * f, layers, !gpt2},
+            {tokens, f, c, layers, !gpt2},
             {tokens, c, config.vocab_size, 1, true}};
   }
   const auto encoder = encoder_workload(name, options.dropout);
@@ -195,9 +228,9 @@ double attention_share(std::string_view name, const WorkloadOptions& options) {
     layers = encoder->config.num_hidden_layers;
     width = encoder->config.hidden_size;
   } else {
-    const nn::Gpt2Config config = nn::Gpt2Config::preset(name);
-    layers = config.n_layer;
-    width = config.n_embd;
+    const nn::DecoderConfig config = decoder_config(name, options.dropout);
+    layers = config.num_hidden_layers;
+    width = config.num_attention_heads * config.head_channels();
   }
   const std::int64_t product = layers * options.batch * options.length * options.length * width;
   return (encoder ? 6.0 : 3.0) * static_cast<double>(product) / linear;

@@ -27,8 +27,9 @@ struct Workload {
   std::function<nn::LossOutput(nn::Context&)> forward;
 };
 
-// gpt2, gpt2-medium, gpt2-large, gpt2-xl; or bert-base, bert-large, roberta-base, distilbert-base
-// or albert-base, followed by -classification, -answers (questions) or -masked.
+// gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama-3.2-1b, qwen3-0.6b; or bert-base, bert-large,
+// roberta-base, distilbert-base or albert-base, followed by -classification, -answers (questions)
+// or -masked.
 std::vector<std::string> workload_names();
 Workload make_workload(std::string_view name, const WorkloadOptions& options,
                        MemoryResource& memory);

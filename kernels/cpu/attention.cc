@@ -64,7 +64,7 @@ struct Workspace {
   float *wide_q, *wide_k, *wide_v, *wide_dout;  // f32 copies, if the words are f32 and the inputs
                                                 // are not
   std::uint32_t *keys_t, *values, *values_t, *keys, *queries, *douts;  // packed
-  float *scores, *dp, *out, *dk, *dv, *key_bias;
+  float *scores, *dp, *out, *dk, *dv, *key_bias, *row_bias;
   std::uint16_t *p, *ds_rows;
   std::uint32_t *p_pairs, *ds_pairs, *random;
   float *largest, *sum, *delta;
@@ -101,6 +101,7 @@ Workspace::Workspace(Carver& carve, const AttentionShape& s, const TileProduct& 
   dk = floats(backward, keys_all * width);
   dv = floats(backward, keys_all * width);
   key_bias = floats(shown_keys_of(s) || s.sequences.defined(), whole_panels(keys_all) + columns);
+  row_bias = floats(s.window > 0, 2 * columns);
   p = pairs && !backward ? carve.take<std::uint16_t>(tile) : nullptr;
   ds_rows = pairs && backward ? carve.take<std::uint16_t>(tile) : nullptr;
   p_pairs = words(pairs && backward, tile / 2);
@@ -161,9 +162,10 @@ class HeadTask {
     return {reinterpret_cast<const char*>(wide), s_.head_dim, 4};
   }
   // Keys [first, end) that the queries of a block may see. `first` is rounded down to a panel
-  // boundary of the packed operand; the bias hides keys before the sequence's own.
+  // boundary of the packed operand; the bias hides keys before the sequence's own and the window's.
   TokenRange keys_seen(TokenRange sequence, std::int64_t query, std::int64_t rows) const {
-    return {sequence.begin / TileProduct::kMaxPanelWidth * TileProduct::kMaxPanelWidth,
+    const std::int64_t first = std::max(sequence.begin, hidden_keys(s_, query));
+    return {first / TileProduct::kMaxPanelWidth * TileProduct::kMaxPanelWidth,
             std::min({visible_keys(s_, query + rows - 1), keys_shown_, sequence.end})};
   }
   // Calls block(query, rows, sequence) for all queries. A block never spans two sequences.
@@ -194,6 +196,7 @@ class HeadTask {
     t.rows = rows;
     t.columns = columns;
     t.key_bias = w_.key_bias ? w_.key_bias + key : nullptr;
+    t.row_bias = w_.row_bias;
     t.scores = w_.scores;
     t.stride = stride;
     t.word = product_.word();

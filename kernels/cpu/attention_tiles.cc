@@ -65,6 +65,22 @@ std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
                                   tile.columns);
 }
 
+// The bias of the keys of row r: key_bias, and -inf before the window. `room`: the row's scratch.
+const float* BiasOfRow(const ScoreTile& tile, std::int64_t r, std::int64_t room) {
+  const std::int64_t hidden = std::clamp<std::int64_t>(
+      hidden_keys(*tile.shape, tile.query + r) - tile.key, 0, tile.columns);
+  if (hidden == 0) return tile.key_bias;
+  // Vectors read up to a whole one beyond the last column.
+  const std::int64_t end = std::min(tile.columns + FloatLanes(), tile.stride);
+  float* const bias = tile.row_bias + room * tile.stride;
+  std::fill_n(bias, hidden, -std::numeric_limits<float>::infinity());
+  if (tile.key_bias)
+    std::copy(tile.key_bias + hidden, tile.key_bias + end, bias + hidden);
+  else
+    std::fill(bias + hidden, bias + end, 0.0f);
+  return bias;
+}
+
 // With bf16 results, exponentials are powers of two by a short polynomial.
 template <Precision precision>
 struct Exponential {
@@ -124,12 +140,12 @@ HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* 
   const TileDropout dropout(tile);
   const std::uint32_t threshold = dropout.threshold();
   const std::int64_t kept_row = KeptRowBytes(tile.shape->key_length);
-  const float* key_bias = tile.key_bias;
   const std::int64_t even = (tile.columns + 1) / 2 * 2;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const float* scores = tile.scores + r * tile.stride;
     T* to = p + r * tile.stride;
     const std::int64_t seen = SeenColumns(tile, r);
+    const float* const key_bias = BiasOfRow(tile, r, 0);
     const float before = largest[r];
     float now = std::max(before, LargestScore(scores, key_bias, seen, scale));
     if (now == -std::numeric_limits<float>::infinity()) {
@@ -211,7 +227,7 @@ class TileGradients {
 
  public:
   struct Row {
-    const float *scores, *dp;
+    const float *scores, *dp, *key_bias;
     const std::uint32_t* bits;
     const std::uint8_t* kept;
     FloatVec shift, delta;
@@ -221,7 +237,8 @@ class TileGradients {
   TileGradients(const ScoreTile& tile, const ScoreGradients& g)
       : tile_(tile), g_(g), dropout_(tile), kept_row_(KeptRowBytes(tile.shape->key_length)) {}
 
-  // A query that sees no key has log_sum_exp = -inf.
+  // A query that sees no key has log_sum_exp = -inf. Rows that are used together are one even and
+  // one odd row.
   HWY_INLINE Row row(std::int64_t r, std::uint32_t* room) const {
     const bool sees =
         r < tile_.rows && g_.log_sum_exp[r] != -std::numeric_limits<float>::infinity();
@@ -231,6 +248,7 @@ class TileGradients {
       if (seen > 0) bits = dropout_.bits(tile_, r, seen, room);
     return {tile_.scores + r * tile_.stride,
             g_.dp + r * tile_.stride,
+            seen > 0 ? BiasOfRow(tile_, r, r % 2) : nullptr,
             bits,
             drops == Drops::kept ? tile_.kept + r * kept_row_ : nullptr,
             hn::Set(kFloat, sees ? g_.log_sum_exp[r] * E::kUnit : 0.0f),
@@ -246,7 +264,7 @@ class TileGradients {
     if (partial && j >= row.seen) return {zero, zero};
     const FloatVec scale = hn::Set(kFloat, tile_.shape->scale * E::kUnit);
     const FloatVec p =
-        E::of(Exponents<partial>(row.scores, tile_.key_bias, j, row.seen, scale, row.shift));
+        E::of(Exponents<partial>(row.scores, row.key_bias, j, row.seen, scale, row.shift));
     const FloatVec dp = LoadFloats(row.dp + j);
     FloatVec kept_p = p, rest;
     if constexpr (drops != Drops::nothing) {

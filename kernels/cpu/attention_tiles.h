@@ -19,7 +19,8 @@ struct ScoreTile {
   std::int64_t rows = 0, columns = 0;  // columns end at the tile's last key
   // [columns] f32: 0, or -inf if the key mask hides the key; null: no mask.
   const float* key_bias = nullptr;
-  float* scores = nullptr;  // [rows, stride] f32; writes may extend to whole panels
+  float* row_bias = nullptr;  // with a window: [2, stride] f32 of scratch
+  float* scores = nullptr;    // [rows, stride] f32; writes may extend to whole panels
   std::int64_t stride = 0;
   TileWord word = TileWord::f32;    // word type of the products that follow
   std::uint32_t* random = nullptr;  // with dropout: random_room(columns) words of scratch

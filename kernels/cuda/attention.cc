@@ -84,6 +84,7 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capabili
   if (shown_keys_of(s)) return "a key mask of bytes need not be a prefix";
   if (key_lengths_of(s) && s.causal && s.query_length != s.key_length)
     return "keys have lengths and causality is shifted";
+  if (s.window > 0) return "keys have a sliding window";
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
   if (const char* why = beyond_packed(s, t)) return why;
   if (s.key_length == 0) return "there are no keys";
@@ -148,6 +149,7 @@ FlashArgs flash_args(const AttentionShape& s, const Tensors& t) {
   a.head_dim = static_cast<int>(s.head_dim);
   a.scale = s.scale;
   a.causal = s.causal;
+  a.window = static_cast<int>(std::min<std::int64_t>(s.window, 0x7fffffff));
   a.vectors = vectors(s, t);
   a.key_mask = shown_keys_of(s);
   a.key_lengths = key_lengths_of(s);

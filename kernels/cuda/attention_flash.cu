@@ -67,7 +67,7 @@ __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S:
   }
 }
 
-template <typename T, int kDim, bool kPacked>
+template <typename T, int kDim, bool kRanges>
 __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kernel(FlashArgs a) {
   using S = ForwardTiles<T, kDim>;
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
-  const int begin = kPacked ? keys_of<kPacked>(a, p, block_row).begin / S::kColumns : 0,
-            steps = (keys_of<kPacked>(a, p, last).end + S::kColumns - 1) / S::kColumns;
+  const int begin = kRanges ? keys_of<kRanges>(a, p, block_row).begin / S::kColumns : 0,
+            steps = (keys_of<kRanges>(a, p, last).end + S::kColumns - 1) / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < steps) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     fetch(step + 1);
     const int key = step * S::kColumns;
     Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
-    const bool whole = scores_that_count<S, kPacked>(a, p, query, key, seen, kept);
+    const bool whole = scores_that_count<S, kRanges>(a, p, query, key, seen, kept);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s;
@@ -198,11 +198,11 @@ __global__ void __launch_bounds__(256)
 template <typename T, int kDim>
 cudaError_t forward(const FlashArgs& a, cudaStream_t stream) {
   using S = ForwardTiles<T, kDim>;
-  const auto start = [&]<bool kPacked>() {
-    return launch<forward_kernel<T, kDim, kPacked>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
+  const auto start = [&]<bool kRanges>() {
+    return launch<forward_kernel<T, kDim, kRanges>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
                                                     S::bytes(1), a, stream);
   };
-  return a.sequences ? start.template operator()<true>() : start.template operator()<false>();
+  return has_ranges(a) ? start.template operator()<true>() : start.template operator()<false>();
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ struct ScoreGradient {
   }
 };
 
-template <typename T, int kDim, bool kPacked>
+template <typename T, int kDim, bool kRanges>
 __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     query_gradient_kernel(FlashArgs a) {
   using S = QueryTiles<T, kDim>;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
             warp_row = static_cast<int>(threadIdx.x) / 32 * S::kWarpRows,
             query = block_row + warp_row;
   const int last = min(block_row + S::kRows, a.queries) - 1;
-  const int begin = kPacked ? keys_of<kPacked>(a, p, block_row).begin / S::kColumns : 0,
-            steps = (keys_of<kPacked>(a, p, last).end + S::kColumns - 1) / S::kColumns;
+  const int begin = kRanges ? keys_of<kRanges>(a, p, block_row).begin / S::kColumns : 0,
+            steps = (keys_of<kRanges>(a, p, last).end + S::kColumns - 1) / S::kColumns;
 
   const auto fetch = [&](int step) {
     if (step < steps) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     fetch(step + 1);
     const int key = step * S::kColumns;
     Bits<S> seen[S::kMatrices][2], kept[S::kMatrices][2];
-    const bool whole = scores_that_count<S, kPacked>(a, p, query, key, seen, kept);
+    const bool whole = scores_that_count<S, kRanges>(a, p, query, key, seen, kept);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s, dp;
@@ -151,10 +151,10 @@ struct QueryColumns {
 };
 
 // The queries that see a key of [begin, end). Query i sees keys up to i + `behind`.
-template <bool kPacked>
+template <bool kRanges>
 __device__ __forceinline__ FlashRange queries_of_keys(const FlashArgs& a, const Place& p, int begin,
                                                       int end, int behind) {
-  if constexpr (kPacked)
+  if constexpr (kRanges)
     return {queries_of<true>(a, p, begin).begin, queries_of<true>(a, p, end - 1).end};
   return {a.causal ? max(0, begin - behind) : 0, a.queries};
 }
@@ -182,12 +182,12 @@ __device__ __forceinline__ bool visible_keys(const FlashArgs& a, const Place& p,
 
 // True if the queries of the tile at `query` all exist and see all of the warp's keys from `key`
 // on, as far as order and sequences decide. Query i sees keys up to i + `behind`.
-template <typename S, bool kPacked>
+template <typename S, bool kRanges>
 __device__ __forceinline__ bool all_see(const FlashArgs& a, const Place& p, int key, int query,
                                         int behind) {
   const bool all =
       query + S::kColumns <= a.queries && (!a.causal || key + S::kWarpRows - 1 <= query + behind);
-  if constexpr (kPacked)
+  if constexpr (kRanges)
     return all && query >= queries_of<true>(a, p, key + S::kWarpRows - 1).begin &&
            query + S::kColumns <= queries_of<true>(a, p, key).end;
   return all;
@@ -195,7 +195,7 @@ __device__ __forceinline__ bool all_see(const FlashArgs& a, const Place& p, int 
 
 // Sets the probabilities `s` and gradients `dp` of a matrix to 0 where a query of the tile at
 // `query` does not see a key. `key`: the matrix's first key; query i sees keys up to i + `behind`.
-template <typename S, bool kPacked, int kParts>
+template <typename S, bool kRanges, int kParts>
 __device__ __forceinline__ void hide_unseen(const FlashArgs& a, const Place& p, int key, int query,
                                             int behind, const bool (&shown)[2],
                                             float (&s)[kParts][4], float (&dp)[kParts][4]) {
@@ -208,7 +208,7 @@ __device__ __forceinline__ void hide_unseen(const FlashArgs& a, const Place& p, 
     const int k = key + 8 * half + lane / 4;
     // Range of queries that see key k, relative to the tile.
     int low = a.causal ? k - behind - query : 0, high = shown[half] ? a.queries - query : 0;
-    if constexpr (kPacked) {
+    if constexpr (kRanges) {
       const FlashRange seen_by = shown[half] ? queries_of<true>(a, p, k) : FlashRange{0, 0};
       low = seen_by.begin - query, high = seen_by.end - query;
     }
@@ -225,7 +225,7 @@ __device__ __forceinline__ void hide_unseen(const FlashArgs& a, const Place& p, 
 }
 
 // Rows are keys and columns are queries, so scores are transposed.
-template <typename T, int kDim, bool kPacked>
+template <typename T, int kDim, bool kRanges>
 __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kernel(FlashArgs a) {
   using S = KeyTiles<T, kDim>;
   constexpr int kPart = kKeyPart<kDim>;
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
             key = block_row + warp_row;
   const int behind = a.keys - a.queries;  // query i sees keys up to i + behind
   const FlashRange queries =
-      queries_of_keys<kPacked>(a, p, block_row, min(block_row + S::kRows, a.keys), behind);
+      queries_of_keys<kRanges>(a, p, block_row, min(block_row + S::kRows, a.keys), behind);
   const int end = (queries.end + S::kColumns - 1) / S::kColumns,
             begin = queries.begin / S::kColumns;
 
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     const int query = step * S::kColumns;
     QueryColumns<S> of_query;
     of_query.load(of_queries, bits, a.kept_words, key % 32 + lane / 4, query, a.queries);
-    const bool whole = all_shown && all_see<S, kPacked>(a, p, key, query, behind);
+    const bool whole = all_shown && all_see<S, kRanges>(a, p, key, query, behind);
     wait_for_copies<1>();
     __syncthreads();
     typename S::Scores s, dp;
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
           gradient(of_query.numbers[n][e % 2], drops,
                    (of_query.kept[n][e % 2] >> (16 * m + 8 * (e / 2)) & 1u) != 0, s[m][n][e],
                    dp[m][n][e]);
-      if (!whole) hide_unseen<S, kPacked>(a, p, key + 16 * m, query, behind, shown[m], s[m], dp[m]);
+      if (!whole) hide_unseen<S, kRanges>(a, p, key + 16 * m, query, behind, shown[m], s[m], dp[m]);
     }
     add_product<S, kPart>(dv, s, room.columns(step, 1) + p.part * kPart, room.patch());
     add_product<S, kPart>(dk, dp, room.columns(step, 0) + p.part * kPart, room.patch());
@@ -310,15 +310,15 @@ cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
   const cudaError_t status =
       launch<delta_kernel<T>>((blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);
   if (status != cudaSuccess) return status;
-  const auto start = [&]<bool kPacked>() {
-    const cudaError_t keys = launch<key_gradient_kernel<T, kDim, kPacked>>(
+  const auto start = [&]<bool kRanges>() {
+    const cudaError_t keys = launch<key_gradient_kernel<T, kDim, kRanges>>(
         blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>), K::kThreads, K::bytes(2), a,
         stream);
     if (keys != cudaSuccess) return keys;
-    return launch<query_gradient_kernel<T, kDim, kPacked>>(blocks_of(a, a.queries, Q::kRows),
+    return launch<query_gradient_kernel<T, kDim, kRanges>>(blocks_of(a, a.queries, Q::kRows),
                                                            Q::kThreads, Q::bytes(2), a, stream);
   };
-  return a.sequences ? start.template operator()<true>() : start.template operator()<false>();
+  return has_ranges(a) ? start.template operator()<true>() : start.template operator()<false>();
 }
 
 }  // namespace

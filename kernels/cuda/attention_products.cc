@@ -86,6 +86,7 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   rows.whole_heads = s.heads, rows.whole_queries = s.query_length, rows.whole_keys = s.key_length;
   rows.scale = s.scale;
   rows.causal = s.causal;
+  rows.window = s.window;
   rows.key_mask = shown_keys_of(s);
   rows.key_lengths = key_lengths_of(s);
   rows.sequences = c.sequences;

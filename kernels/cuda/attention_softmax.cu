@@ -50,6 +50,7 @@ struct Row {
       begin = sequence.begin;
       end = sequence.end < end ? sequence.end : end;
     }
+    if (s.window && cut - s.window > begin) begin = cut - s.window;
     mask = s.key_mask ? s.key_mask + batch * s.whole_keys : nullptr;
     sample = s.dropout.site.sample_first +
              static_cast<std::uint32_t>(batch) * s.dropout.site.sample_stride;

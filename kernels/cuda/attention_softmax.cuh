@@ -23,6 +23,7 @@ struct ScoreRows {
   std::int64_t whole_heads = 0, whole_queries = 0, whole_keys = 0;
   float scale = 1;
   bool causal = false;
+  std::int64_t window = 0;  // AttentionShape::window
   const std::uint8_t* key_mask = nullptr;
   const std::int32_t* key_lengths = nullptr;
   const FlashRange* sequences = nullptr;  // [.., whole_queries], as in FlashArgs; or null

@@ -78,24 +78,35 @@ __device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
   return end < 0 ? 0 : end < keys ? end : keys;
 }
 
-// Range of keys that a query sees, before the key mask. kPacked: within its sequence.
-template <bool kPacked>
+// Range of keys that a query sees, before the key mask. kRanges: within its sequence and window.
+template <bool kRanges>
 __device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
   FlashRange range{0, visible_keys(a, keys_of_row(a, p), query)};
-  if constexpr (kPacked) {
-    const FlashRange sequence = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + query];
-    range = {sequence.begin, min(range.end, sequence.end)};
+  if constexpr (kRanges) {
+    if (a.sequences) {
+      const FlashRange sequence =
+          a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + query];
+      range = {sequence.begin, min(range.end, sequence.end)};
+    }
+    if (a.window) range.begin = max(range.begin, query + a.keys - a.queries + 1 - a.window);
   }
   return range;
 }
 // Range of queries that see a key, if the mask shows it.
-template <bool kPacked>
+template <bool kRanges>
 __device__ FlashRange queries_of(const FlashArgs& a, const Place& p, int key) {
+  const int own = key - (a.keys - a.queries);  // the query at the key's position
   FlashRange range{0, a.queries};
-  if constexpr (kPacked) range = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + key];
-  if (a.causal) range.begin = max(range.begin, key - (a.keys - a.queries));
+  if constexpr (kRanges) {
+    if (a.sequences) range = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + key];
+    // The window may end beyond the largest int.
+    if (a.window) range.end = own < range.end - a.window ? own + a.window : range.end;
+  }
+  if (a.causal) range.begin = max(range.begin, own);
   return range;
 }
+// True if kernels must compute the range of each row.
+inline bool has_ranges(const FlashArgs& a) { return a.sequences != nullptr || a.window != 0; }
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -360,13 +371,13 @@ __device__ Bits<S> kept_keys(const FlashArgs& a, const Place& p, int query, int 
 // For a warp's queries starting at `query` and a tile of keys: sets the scores that each row of the
 // lane sees and, with dropout, those that it keeps. Returns true if the rows see all scores; `seen`
 // is then not set.
-template <typename S, bool kPacked>
+template <typename S, bool kRanges>
 __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query, int key,
                                   Bits<S> (&seen)[S::kMatrices][2],
                                   Bits<S> (&kept)[S::kMatrices][2]) {
   const Bits<S> shown = shown_keys<S>(a, p, key);
   bool whole = shown.all() && key + S::kColumns <= visible_keys(a, a.keys, query);
-  if constexpr (kPacked) {
+  if constexpr (kRanges) {
     // All queries see the whole tile if the first query sees the tile's last key and the last query
     // sees the tile's first key.
     const int lowest = min(query + S::kWarpRows, a.queries) - 1;
@@ -380,7 +391,7 @@ __device__ bool scores_that_count(const FlashArgs& a, const Place& p, int query,
       const int q = query + 16 * m + 8 * half + static_cast<int>(threadIdx.x) % 32 / 4;
       if (!whole) {
         FlashRange keys{0, 0};
-        if constexpr (kPacked) {
+        if constexpr (kRanges) {
           if (q < a.queries) keys = keys_of<true>(a, p, q);
         } else {
           keys.end = q < a.queries ? visible_keys(a, a.keys, q) : 0;

@@ -48,7 +48,8 @@ Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t
   const std::int32_t* lengths = key_lengths_of(s);
   const TokenRange sequence =
       s.sequences.defined() ? sequence_of(s, b, i) : TokenRange{0, s.key_length};
-  for (std::int64_t j = sequence.begin; j < std::min(sequence.end, visible_keys(s, i)); ++j) {
+  for (std::int64_t j = std::max(sequence.begin, hidden_keys(s, i));
+       j < std::min(sequence.end, visible_keys(s, i)); ++j) {
     if ((shown && !shown[b * s.key_length + j]) || (lengths && j >= lengths[b])) continue;
     double dot = 0;
     for (std::int64_t d = 0; d < s.head_dim; ++d)

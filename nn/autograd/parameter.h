@@ -53,6 +53,10 @@ class Parameter {  // owned by the modules that use it
   // Call before materialisation. The pieces must cover each element of the parameter exactly once,
   // lie within `whole`, and have its rank; otherwise throws invalid_argument.
   void set_part(const Shape& whole, std::vector<ParameterPiece> pieces);
+  // True if this rank applies the whole parameter only to its part of the channels (a norm of its
+  // own heads): its gradient is a partial sum, although every rank sees the same samples.
+  bool applies_to_part() const { return applies_to_part_; }
+  void set_applies_to_part() { applies_to_part_ = true; }
 
   const Initializer& initializer() const { return initializer_; }
   // True if weight decay applies: not to biases and LayerNorms, as in Hugging Face's Trainer.
@@ -97,7 +101,8 @@ class Parameter {  // owned by the modules that use it
   Initializer initializer_;
   std::function<void(Parameter&)> hook_, prepare_;
   int uses_ = 0;
-  bool decays_ = true, trainable_ = true, armed_ = false, has_gradient_ = false, is_part_ = false;
+  bool decays_ = true, trainable_ = true, armed_ = false, has_gradient_ = false, is_part_ = false,
+       applies_to_part_ = false;
 };
 
 }  // namespace shoal::nn

@@ -118,6 +118,7 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
   shape.head_dim = channels / options.heads;
   shape.dtype = in.tensors[0].dtype();
   shape.causal = options.causal;
+  shape.window = options.window;
   shape.scale =
       options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   const Tensor key_mask = context.to_device(options.key_mask);
@@ -181,6 +182,7 @@ Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int6
   shape.head_dim = channels / options.heads;
   shape.dtype = in.tensors[0].dtype();
   shape.causal = true;
+  shape.window = options.window;
   const Tensor key_mask = context.to_device(options.key_mask);
   if (key_mask.defined()) shape.key_mask = key_mask;
   shape.scale =

@@ -1,6 +1,8 @@
 // Layers of Llama-style decoders. Parameter names are Hugging Face's.
 #pragma once
 
+#include <optional>
+
 #include "shoal/nn/layers/layers.h"
 
 namespace shoal::nn {
@@ -19,35 +21,51 @@ class RmsNorm final : public NormLike {
   std::shared_ptr<Parameter> weight_;
 };
 
+struct RotaryAngles {
+  std::vector<float> frequencies;  // rotation per position in radians, for each of the D/2 pairs
+  float scale = 1;                 // of cosines and sines
+  // Frequencies of calls with more than `short_positions` positions (Ding et al., "LongRoPE",
+  // 2024). Empty: all calls have the same.
+  std::vector<float> long_frequencies{};
+  std::int64_t short_positions = 0;
+};
+
 // Cosines and sines of rotary positions, created on first use and shared by a model's layers. Not a
 // parameter, so not saved. Angles are f32 products, as in transformers.
 class RotaryTable {
  public:
-  // `frequencies`: rotation per position in radians, for each of the D/2 pairs.
-  explicit RotaryTable(std::vector<float> frequencies) : frequencies_(std::move(frequencies)) {}
-  std::int64_t head_dim() const { return 2 * static_cast<std::int64_t>(frequencies_.size()); }
-  // [at least `positions`, D] f32, on the device of the context's kernels.
-  const Tensor& of(const Context& context, std::int64_t positions);
+  explicit RotaryTable(RotaryAngles angles) : angles_(std::move(angles)) {}
+  std::int64_t head_dim() const {
+    return 2 * static_cast<std::int64_t>(angles_.frequencies.size());
+  }
+  // [at least `positions`, D] f32, on the device of the context's kernels. `positions`: number of
+  // positions of the call, earlier ones of a cache included. Throws invalid_argument if the rows
+  // are `packed` and the frequencies depend on the number.
+  const Tensor& of(const Context& context, std::int64_t positions, bool packed);
 
  private:
-  std::vector<float> frequencies_;
+  RotaryAngles angles_;
   // The table owns its memory, because a context and its memory may be temporary (for example when
   // units are measured).
   std::shared_ptr<MemoryResource> memory_;
-  // The last one is the largest; captured steps may still read earlier ones.
-  std::vector<Tensor> tables_;
+  // For short and for long calls. The last one is the largest; captured steps may still read
+  // earlier ones.
+  std::vector<Tensor> tables_[2];
 };
 
 struct GroupedSelfAttentionConfig {
   // heads · head_dim need not equal `channels`; `key_heads` must divide `heads`.
   std::int64_t channels = 0, heads = 1, key_heads = 1, head_dim = 0, max_positions = 0;
   float attention_dropout = 0, std = 0.02f;
-  bool bias = false;
+  bool bias = false, output_bias = false;  // of q_proj, k_proj and v_proj; of o_proj
+  float norm_epsilon = 0;   // of norms of each head's queries and keys; 0: there are none
+  std::int64_t window = 0;  // AttentionShape::window
   std::shared_ptr<RotaryTable> rotary{};
 };
 
 // Causal attention with rotary positions. Groups of heads share keys and values (Ainslie et al.,
-// "GQA", 2023). Four Linears.
+// "GQA", 2023). Four Linears, and RmsNorms of queries and keys (Dehghani et al., "Scaling Vision
+// Transformers to 22 Billion Parameters", 2023).
 class GroupedSelfAttention final : public AttentionLike {
  public:
   explicit GroupedSelfAttention(const GroupedSelfAttentionConfig& config);
@@ -56,11 +74,21 @@ class GroupedSelfAttention final : public AttentionLike {
   const GroupedSelfAttentionConfig& config() const { return config_; }
 
   Slot<LinearLike> q_proj, k_proj, v_proj, o_proj;
+  std::optional<Slot<NormLike>> q_norm, k_norm;
   Slot<Dropout> dropout;
 
  private:
   GroupedSelfAttentionConfig config_;
 };
+
+// The options of GroupedSelfAttention's attention(), except for heads.
+AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,
+                                   const AttentionInput& input);
+// Queries or keys: norm(projection(x)) rotated by positions, which count from `first` unless
+// `positions` is defined. `norm` may be absent.
+Value rotated_heads(Context& context, LinearLike& projection,
+                    const std::optional<Slot<NormLike>>& norm, const Value& x, const Tensor& table,
+                    std::int64_t first, const Tensor& positions);
 
 struct GatedMlpConfig {
   std::int64_t channels = 0, inner = 0;

@@ -41,7 +41,8 @@ Value dropout_add(Context& context, const Value& branch, const Value& residual,
                   const DropoutSite& site);
 Value add(Context& context, const Value& a, const Value& b);  // a and b have equal shapes
 
-// RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma.
+// RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma. gamma [C]; of x [..,
+// n·C], each of the n parts (heads) is normalised by itself.
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
 
 // The end of a sub-layer and the next norm: sum = residual + dropout(branch), normed = norm(sum).
@@ -93,7 +94,8 @@ struct AttentionOptions {  // options of attention()
   std::int64_t heads = 1;
   std::int64_t key_heads = 0;  // with three tensors: heads of keys and values; 0: heads
   bool causal = true;
-  float scale = 0;  // 0: 1 / sqrt(head size)
+  std::int64_t window = 0;  // AttentionShape::window
+  float scale = 0;          // 0: 1 / sqrt(head size)
   DropoutSite dropout{};
   std::int64_t max_positions = 0;  // the model's maximum length, for dropout coordinates
   std::int64_t head_offset = 0;    // global index of local head 0

@@ -63,10 +63,12 @@ class LayerNormFunction final : public Function {
     Context& context = backward_context.context();
     Tensor dsum = two_outputs_ ? std::move(output_gradients[0]) : Tensor();
     Tensor dy = std::move(output_gradients[two_outputs_ ? 1 : 0]);
+    const Shape whole = dy.defined() ? dy.shape() : Shape();
     const bool drops = fused_ && needs_branch_ && dropout_.probability > 0;
     Tensor dx = dsum, dbranch;
     if (dy.defined()) {
       const Tensor x = x_.get(name()), rstd = rstd_.get(name());
+      if (dy.shape() != x.shape()) dy = dy.reshaped(x.shape());  // heads
       const Tensor mean = mean_.defined() ? mean_.get(name()) : Tensor();
       dx = context.empty(dy.shape(), dy.dtype());
       kernels::LayerNormBackwardArgs args;
@@ -99,6 +101,7 @@ class LayerNormFunction final : public Function {
       });
       if (!ran) run();  // frozen weights
     }
+    if (!two_outputs_) return {dx.defined() ? dx.reshaped(whole) : dx};
     if (!fused_) return {dx};
     if (!drops) return {dx, dx};
     if (!dbranch.defined()) {  // the normalised output had no reader
@@ -146,18 +149,27 @@ Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const P
 // For Context::run(): undefined if there is no parameter.
 Tensor value_of(const Parameter* parameter) { return parameter ? parameter->value : Tensor(); }
 
+// x [.., n·C] as rows of C channels, if n > 1.
+Tensor by_heads(const Tensor& x, std::int64_t channels) {
+  const std::int64_t width = x.shape().rank() > 0 ? x.shape()[-1] : 0;
+  if (channels == 0 || width == channels || width % channels != 0) return x;
+  return x.reshaped({x.count() / channels, channels});
+}
+
 Value norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta, float epsilon) {
   Parameter* const parameters[] = {&gamma, beta};
   const bool records = context.records({&x, 1}, parameters);
   kernels::LayerNormArgs args;
-  const Outputs out = start(context, x.tensor, gamma, beta, epsilon, records, args);
-  context.run("layer_norm", {x.tensor, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
+  const Tensor rows = by_heads(x.tensor, gamma.shape().count());
+  const Outputs out = start(context, rows, gamma, beta, epsilon, records, args);
+  context.run("layer_norm", {rows, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
-  if (!records) return Value{out.y};
+  const Tensor y = out.y.reshaped(x.tensor.shape());
+  if (!records) return Value{y};
   Tape& tape = *context.tape;
   return tape.record(
-      std::make_unique<LayerNormFunction>(tape, gamma, beta, x.tensor, out.mean, out.rstd), {&x, 1},
-      parameters, {out.y})[0];
+      std::make_unique<LayerNormFunction>(tape, gamma, beta, rows, out.mean, out.rstd), {&x, 1},
+      parameters, {y})[0];
 }
 
 ResidualNorm fork_norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta,

@@ -138,11 +138,11 @@ struct MlpConfig {  // configures an Mlp
 };
 
 // c_proj(activation(c_fc(x)))
-class Mlp final : public Module {
+class Mlp final : public MlpLike {
  public:
   explicit Mlp(const MlpConfig& config);
   std::string_view kind() const override { return "Mlp"; }
-  Value forward(Context& context, const Value& x);
+  Value forward(Context& context, const Value& x) override;
 
   Slot<LinearLike> c_fc, c_proj;
 };

@@ -8,17 +8,22 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "shoal/nn/models/decoder.h"
+#include "shoal/nn/models/decoder/decoder.h"
 
 namespace shoal::nn {
 
 using DecoderCache = std::vector<KeyValueCache>;  // one per block
 
-// Constructors name the module tree, so call materialize() next. Weight matrices are drawn with the
-// configuration's initializer_range.
-class CausalLm : public Decoder {
+// Numerically equal to transformers' LlamaForCausalLM, Qwen3ForCausalLM ...
+class CausalLm final : public Decoder {
  public:
-  DecoderHead head_kind() const final { return DecoderHead::causal_lm; }
+  // Names the module tree; call materialize() next. Weight matrices are drawn with the
+  // configuration's initializer_range.
+  explicit CausalLm(const DecoderConfig& config);
+  std::string_view kind() const override { return "CausalLm"; }
+  const DecoderConfig& config() const { return base->config(); }
+  DecoderTrunk& trunk() const override { return *base; }
+  DecoderHead head_kind() const override { return DecoderHead::causal_lm; }
 
   // The loss of predicting targets i32 [B, T] (shifted by the task; negative: none) from ids i32
   // [B, T], T <= positions(). Resets the random coordinates with begin_forward().
@@ -34,17 +39,15 @@ class CausalLm : public Decoder {
   // A cache for `batch` sequences of `capacity` positions, at most positions().
   DecoderCache make_cache(Context& context, std::int64_t batch, std::int64_t capacity);
 
-  LossOutput forward_head(Context& context, ResidualStream stream, const ChainInput& input) final;
-  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) final;
+  LossOutput forward_head(Context& context, ResidualStream stream,
+                          const ChainInput& input) override;
+  Tensor head_logits(Context& context, ResidualStream stream, const ChainInput& input) override;
 
- protected:
-  virtual HeadLoss& head() const = 0;
-  // lm_head, with its own weight or tied to `table`, the trunk's embedding.
-  static std::unique_ptr<HeadLoss> make_head(const DecoderTrunk& trunk,
-                                             std::shared_ptr<Parameter> table);
+  Slot<DecoderTrunk> base;
+  Slot<HeadLoss> lm_head;  // with its own weight, or tied to the embedding
 
  private:
-  Module& head_module() const final { return head(); }
+  Module& head_module() const override { return *lm_head; }
   // Normed hidden states [B, T, C] of ids. With a cache, ids continue its positions. For inference
   // only; training runs units.
   Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
@@ -60,7 +63,7 @@ nlohmann::json known_decoder_fields(const nlohmann::json& config, std::string_vi
                                     DecoderHead head);
 // Number of parameters below the head; a lower bound, because biases are not counted.
 double decoder_trunk_parameters(const nlohmann::json& config, std::string_view source);
-// The supported model_types: gpt2, llama.
+// The supported model_types: gpt2, llama ...
 const std::vector<std::string_view>& causal_lm_types();
 
 }  // namespace shoal::nn

@@ -1,8 +1,12 @@
 // Reads fields of a Hugging Face config.json, for the configurations in this folder.
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "shoal/runtime/io/json_fields.h"
 
@@ -24,8 +28,25 @@ class ConfigReader : public JsonFields {
  public:
   using JsonFields::JsonFields;
 
+  void optional_number(std::string_view key, std::optional<double>& out) const {
+    double value = 0;
+    if (has(key)) number(key, value), out = value;
+  }
+  // A list of strings or of numbers.
+  template <typename Value>
+  void list(std::string_view key, std::vector<Value>& out) const {
+    const nlohmann::json* all = find(key);
+    if (all == nullptr) return;
+    constexpr bool kTexts = std::same_as<Value, std::string>;
+    const auto fits = [](const nlohmann::json& one) {
+      return kTexts ? one.is_string() : one.is_number();
+    };
+    if (!all->is_array() || !std::ranges::all_of(*all, fits))
+      wrong(key, *all, kTexts ? "a list of strings" : "a list of numbers");
+    out = all->get<std::vector<Value>>();
+  }
   // An id or a list of ids (transformers' eos_token_id); `out` gets the first.
-  void first_integer(const char* key, std::optional<std::int64_t>& out) const {
+  void first_integer(std::string_view key, std::optional<std::int64_t>& out) const {
     const nlohmann::json* value = find(key);
     if (value == nullptr || !value->is_array()) return optional_integer(key, out);
     for (const nlohmann::json& id : *value)

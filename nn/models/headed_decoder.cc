@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/nn/models/decoder/family.h"
 #include "shoal/nn/models/heads.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
@@ -10,9 +11,10 @@ namespace shoal::nn {
 namespace {
 
 std::unique_ptr<TaskHead> make_head(const DecoderTrunk& trunk, DecoderHead head) {
-  const DecoderLabels& labels = trunk.labels();
-  HeadSizes sizes{
-      .channels = trunk.channels(), .labels = labels.num_labels, .std = trunk.initial_std()};
+  const DecoderLabels& labels = trunk.config().labels;
+  HeadSizes sizes{.channels = trunk.config().hidden_size,
+                  .labels = labels.num_labels,
+                  .std = trunk.initial_std()};
   switch (head) {
     case DecoderHead::sequence_classification:
       return make_end_head(sizes, labels.regression());
@@ -20,7 +22,7 @@ std::unique_ptr<TaskHead> make_head(const DecoderTrunk& trunk, DecoderHead head)
       return make_question_head(sizes);
     case DecoderHead::token_classification:
       sizes.dropout = static_cast<float>(labels.token_dropout.value_or(0.1));
-      return make_token_head(std::string(trunk.token_head_name()), sizes);
+      return make_token_head(std::string(trunk.family().token_head), sizes);
     case DecoderHead::causal_lm:
       break;
   }
@@ -54,6 +56,12 @@ LossOutput HeadedDecoder::forward_head(Context& context, ResidualStream stream,
 Tensor HeadedDecoder::head_logits(Context& context, ResidualStream stream,
                                   const ChainInput& input) {
   return head->logits(context, stream.norm(context, base->last_norm()), input).tensor;
+}
+
+std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,
+                                                   std::string_view source, DecoderHead head) {
+  return std::make_unique<HeadedDecoder>(
+      std::make_unique<DecoderTrunk>(DecoderConfig::from_json(config, source)), head);
 }
 
 }  // namespace shoal::nn

@@ -9,7 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "shoal/nn/layers/task_head.h"
-#include "shoal/nn/models/decoder.h"
+#include "shoal/nn/models/decoder/decoder.h"
 
 namespace shoal::nn {
 
@@ -40,7 +40,7 @@ class HeadedDecoder final : public Decoder {
   DecoderHead head_kind_;
 };
 
-// Creates the model of a config.json by its model_type (default: gpt2). Errors name `source`.
+// Creates the model of a config.json by its model_type. Errors name `source`.
 std::unique_ptr<HeadedDecoder> make_headed_decoder(const nlohmann::json& config,
                                                    std::string_view source, DecoderHead head);
 

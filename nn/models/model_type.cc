@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/nn/models/config_reader.h"
+#include "shoal/nn/models/decoder/family.h"
 
 namespace shoal::nn {
 namespace {
@@ -12,12 +13,20 @@ namespace {
 struct FamilyPrefix {
   std::string_view class_prefix, model_type;
 };
-constexpr std::array kFamilies = {FamilyPrefix{"GPT2", "gpt2"},
-                                  FamilyPrefix{"Llama", "llama"},
-                                  FamilyPrefix{"Bert", "bert"},
-                                  FamilyPrefix{"Roberta", "roberta"},
-                                  FamilyPrefix{"DistilBert", "distilbert"},
-                                  FamilyPrefix{"Albert", "albert"}};
+const std::vector<FamilyPrefix>& families() {
+  static const std::vector<FamilyPrefix> all = [] {
+    std::vector<FamilyPrefix> made;
+    for (const DecoderFamily* family : decoder_families())
+      made.push_back({family->class_prefix, family->model_type});
+    for (const FamilyPrefix encoder : {FamilyPrefix{"Bert", "bert"},
+                                       {"Roberta", "roberta"},
+                                       {"DistilBert", "distilbert"},
+                                       {"Albert", "albert"}})
+      made.push_back(encoder);
+    return made;
+  }();
+  return all;
+}
 // A prefix does not suffice: BertGenerationEncoder is another family's.
 constexpr std::array kEndings = {"Model",
                                  "LMHeadModel",
@@ -32,7 +41,7 @@ constexpr std::array kEndings = {"Model",
                                  "ForTokenClassification"};
 
 std::string_view family_of_class(std::string_view name) {
-  for (const auto& [prefix, type] : kFamilies)
+  for (const auto& [prefix, type] : families())
     if (name.starts_with(prefix) &&
         std::ranges::find(kEndings, name.substr(prefix.size())) != kEndings.end())
       return type;
@@ -56,8 +65,17 @@ std::string model_type_of(const nlohmann::json& config) {
   return std::string(found);
 }
 
+const std::vector<std::string_view>& known_types() {
+  static const std::vector<std::string_view> all = [] {
+    std::vector<std::string_view> made;
+    for (const FamilyPrefix& family : families()) made.push_back(family.model_type);
+    return made;
+  }();
+  return all;
+}
+
 bool is_known_type(std::string_view model_type) {
-  return std::ranges::find(kFamilies, model_type, &FamilyPrefix::model_type) != kFamilies.end();
+  return std::ranges::find(families(), model_type, &FamilyPrefix::model_type) != families().end();
 }
 
 std::string model_type_of(const nlohmann::json& config, std::string_view source) {
@@ -66,8 +84,8 @@ std::string model_type_of(const nlohmann::json& config, std::string_view source)
   read.text("model_type", type);
   if (type.empty())
     throw Error(ErrorCode::invalid_argument, fmt::format("{} names no model_type", source),
-                "give --model_type (shoal train), or add model_type to the file: gpt2, llama, "
-                "bert, roberta, distilbert or albert");
+                fmt::format("give --model_type (shoal train), or add model_type to the file: {}",
+                            fmt::join(known_types(), ", ")));
   return type;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -13,6 +14,8 @@ namespace shoal::nn {
 // several families.
 std::string model_type_of(const nlohmann::json& config);
 
+// The model types that Shoal implements.
+const std::vector<std::string_view>& known_types();
 // True if Shoal implements this model type.
 bool is_known_type(std::string_view model_type);
 

@@ -102,7 +102,7 @@ std::vector<std::shared_ptr<collectives::Communicator>> make_tied_groups(
 // of dp except for the sizes of parts. All arguments must outlive the result.
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<StageParameter> stage_parameters,
-                                             bool splits, const std::vector<TiedSet>& tied,
+                                             bool has_partial, const std::vector<TiedSet>& tied,
                                              const ParallelOptions& options);
 // The shard group is a part of rdp. Tensor-parallel parts differ in size over tp (vocabularies), so
 // ranks of different tp could not share buckets. Gradients that are replicated over tp or tied are

@@ -105,6 +105,7 @@ void ParallelModel::find_parameters() {
     const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
     const bool here = std::binary_search(ranks.begin(), ranks.end(), place.pp);
     const bool partial = gradient_is_partial(*parameter, split_);
+    has_partial_ = has_partial_ || partial;
     int tied = -1;
     if (ranks.size() > 1 && parameter->trainable()) {
       const TiedSet set{ranks, partial};
@@ -125,10 +126,10 @@ void ParallelModel::make_state() {
     options_.fill = [this](nn::Parameter& parameter) {
       nn::materialize(context_, {&parameter}, DType::f32);
     };
-  state_ = sharded()
-               ? make_sharded_state(context_, chain_, mesh_, stage_parameters_, tied_, options_)
-               : make_whole_state(context_, mesh_, stage_parameters_,
-                                  split_ != ActivationSplit::none, tied_, options_);
+  state_ =
+      sharded()
+          ? make_sharded_state(context_, chain_, mesh_, stage_parameters_, tied_, options_)
+          : make_whole_state(context_, mesh_, stage_parameters_, has_partial_, tied_, options_);
 }
 
 ChainStageOptions ParallelModel::stage_options() const {

@@ -131,6 +131,7 @@ class ParallelModel {
   Schedule schedule_, evaluation_;
   Partition partition_;
   std::vector<TiedSet> tied_;
+  bool has_partial_ = false;  // some parameter of the whole model has StageParameter::partial
   std::vector<StageParameter> stage_parameters_;
   int parameters_of_all_ = 0;  // in the whole model, over all ranks
   // Declared before the stages, whose tapes refer to it.

@@ -14,10 +14,10 @@ std::vector<nn::Parameter*> parameters_of(const std::vector<StageParameter>& sta
 class WholeState final : public ModelState {
  public:
   WholeState(nn::Context& context, ProcessMesh& mesh, std::vector<StageParameter> stage_parameters,
-             bool splits, const std::vector<TiedSet>& tied, const ParallelOptions& options)
+             bool has_partial, const std::vector<TiedSet>& tied, const ParallelOptions& options)
       : mesh_(mesh),
         stage_parameters_(std::move(stage_parameters)),
-        splits_(splits),
+        has_partial_(has_partial),
         has_masters_(options.plan.precision.dtype != DType::f32 && !options.rounding_seed),
         context_(context),
         reducer_(options.reducer),
@@ -37,7 +37,7 @@ class WholeState final : public ModelState {
           .push_back(entry.parameter);
     add_sum(over_rdp, mesh_.split(mesh_.rdp(), 0, mesh_.place().rdp));
     // Every rank takes part in creating groups, even if its stages do not need them.
-    if (splits_) add_sum(over_dp, mesh_.split(mesh_.dp(), 0, mesh_.dp().rank()));
+    if (has_partial_) add_sum(over_dp, mesh_.split(mesh_.dp(), 0, mesh_.dp().rank()));
     const auto groups = make_tied_groups(mesh_, tied_, 1, 0);
     for (std::size_t set = 0; set < groups.size(); ++set) add_sum(tied[set], groups[set]);
   }
@@ -126,7 +126,7 @@ class WholeState final : public ModelState {
 
   ProcessMesh& mesh_;
   std::vector<StageParameter> stage_parameters_;
-  bool splits_;
+  bool has_partial_;
   const bool has_masters_;
   nn::Context& context_;
   ReducerOptions reducer_;
@@ -139,9 +139,9 @@ class WholeState final : public ModelState {
 
 std::unique_ptr<ModelState> make_whole_state(nn::Context& context, ProcessMesh& mesh,
                                              std::vector<StageParameter> stage_parameters,
-                                             bool splits, const std::vector<TiedSet>& tied,
+                                             bool has_partial, const std::vector<TiedSet>& tied,
                                              const ParallelOptions& options) {
-  return std::make_unique<WholeState>(context, mesh, std::move(stage_parameters), splits, tied,
+  return std::make_unique<WholeState>(context, mesh, std::move(stage_parameters), has_partial, tied,
                                       options);
 }
 

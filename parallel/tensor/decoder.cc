@@ -28,13 +28,20 @@ TensorParallelGroupedAttention::TensorParallelGroupedAttention(
           std::make_unique<RowParallelLinear>(group,
                                               nn::LinearConfig{.in = config.heads * config.head_dim,
                                                                .out = config.channels,
-                                                               .bias = config.bias,
+                                                               .bias = config.output_bias,
                                                                .std = config.std},
                                               true)),
       dropout(*this, "attention_dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
       group_(group),
       config_(config) {
   divided(config.key_heads, group, "key heads", "");
+  if (config.norm_epsilon == 0) return;
+  const auto add = [&](std::optional<nn::Slot<nn::NormLike>>& norm, const char* name) {
+    norm.emplace(*this, name, std::make_unique<nn::RmsNorm>(config.head_dim, config.norm_epsilon));
+    (*norm)->parameters().front()->set_applies_to_part();
+  };
+  add(q_norm, "q_norm");
+  add(k_norm, "k_norm");
 }
 
 nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn::Value& x,
@@ -45,25 +52,20 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
                 "generate with tensor_parallel_degree 1");
   SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
               to_string(x.tensor.shape()));
-  nn::AttentionOptions options;
+  const nn::AttentionInput all = gather_input(context, group_, input);
+  nn::AttentionOptions options = attention_options(config_, *dropout, all);
   options.heads = config_.heads / group_.size();
   options.key_heads = config_.key_heads / group_.size();
   options.head_offset = group_.rank() * options.heads;
-  options.dropout = dropout->site();
-  options.max_positions = config_.max_positions;
-  const nn::AttentionInput all = gather_input(context, group_, input);
-  options.key_mask = all.key_mask;
-  options.sequences = all.sequences;
   const nn::Value whole = enter(context, group_, x);
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
     const std::int64_t first = context.activation.first_position;
-    const Tensor table = config_.rotary->of(context, first + whole.tensor.shape()[1]);
-    const nn::Value q = rotary(context, q_proj->forward(context, whole), table, first,
-                               all.positions),
-                    k = rotary(context, k_proj->forward(context, whole), table, first,
-                               all.positions),
+    const Tensor table =
+        config_.rotary->of(context, first + whole.tensor.shape()[1], all.positions.defined());
+    const nn::Value q = rotated_heads(context, *q_proj, q_norm, whole, table, first, all.positions),
+                    k = rotated_heads(context, *k_proj, k_norm, whole, table, first, all.positions),
                     v = v_proj->forward(context, whole);
     heads = attention(context, q, k, v, options);
   }

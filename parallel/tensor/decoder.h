@@ -1,5 +1,5 @@
-// Llama's attention and MLP split over the group: attention by whole groups of heads with their key
-// heads, the MLP by its inner width.
+// Attention with rotary positions, and the gated MLP, split over the group: attention by whole
+// groups of heads with their key heads, the MLP by its inner width.
 #pragma once
 
 #include "shoal/nn/layers/decoder_layers.h"
@@ -19,6 +19,7 @@ class TensorParallelGroupedAttention final : public nn::AttentionLike {
                     const nn::AttentionInput& input) override;
 
   nn::Slot<nn::LinearLike> q_proj, k_proj, v_proj, o_proj;
+  std::optional<nn::Slot<nn::NormLike>> q_norm, k_norm;  // whole, applied to the rank's heads
   nn::Slot<nn::Dropout> dropout;
 
  private:

@@ -50,7 +50,7 @@ GroupCoordinates::~GroupCoordinates() {
 }
 
 bool gradient_is_partial(const nn::Parameter& parameter, ActivationSplit split) {
-  return split != ActivationSplit::none && !parameter.is_part();
+  return parameter.applies_to_part() || (split != ActivationSplit::none && !parameter.is_part());
 }
 
 std::int64_t divided(std::int64_t count, const TensorParallel& group, std::string_view what,

@@ -68,7 +68,8 @@ class GroupCoordinates {
 };
 
 // True if a rank's gradient of this parameter is a partial sum, to be summed over tp. This holds
-// for replicated parameters when the ranks' activations differ.
+// for replicated parameters when the ranks' activations differ, or when each rank applies them to
+// its own channels (Parameter::applies_to_part).
 bool gradient_is_partial(const nn::Parameter& parameter, ActivationSplit split);
 
 // `count` / tp; if it does not divide, throws with the numbers and the remedy. `what`: "heads".

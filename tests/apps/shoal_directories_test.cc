@@ -85,7 +85,7 @@ TEST_P(DirectoriesOf, AreKeptThroughCheckpointsResumesAndExports) {
   const Family& family = GetParam();
   prepare(family.golden);
   const std::string name = family.golden;
-  const bool decoder = name.starts_with("gpt2") || name.starts_with("llama");
+  const bool decoder = !name.starts_with("encoders");
   if (!decoder) files_.erase("generation_config.json");
   const std::string task = decoder ? "causal-lm" : "masked-lm";
   const auto trained = shoal(words(task, {"--save_strategy", "steps", "--save_steps", "1"}));
@@ -113,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Family{"gpt2/tiny", "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
         Family{"llama/tied", "LlamaForCausalLM", "LlamaForSequenceClassification"},
+        Family{"qwen3/tied", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
         Family{"encoders/bert", "BertForMaskedLM", "BertForSequenceClassification"},
         Family{"encoders/roberta", "RobertaForMaskedLM", "RobertaForSequenceClassification"},
         Family{"encoders/distilbert", "DistilBertForMaskedLM",

@@ -338,7 +338,7 @@ TEST_F(ShoalTasks, ALlamaClassifies) {
               json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
   expect_refused(
       shoal(classify(tiny_llama(), {"--task", "masked-lm"})),
-      "gpt2 and llama do causal-lm, text-classification, question-answering and token-class");
+      "gpt2, llama, mistral, qwen2, qwen3 do causal-lm, text-classification, question-answering ");
 }
 
 // GPT-2 pads with its end-of-text token, and the saved directory records it.
@@ -426,7 +426,8 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
                  "task_name is given, but the task is causal-lm");
   expect_refused(shoal({"train", "--model_type", "t5", "--train_file", *data_ / "train.txt"}),
-                 "it takes one of gpt2, llama, bert, roberta, distilbert, albert");
+                 "it takes one of gpt2, llama, mistral, qwen2, qwen3, bert, roberta, distilbert, "
+                 "albert");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),
                         "--train_file", *data_ / "train.txt"}),
                  "give --task");

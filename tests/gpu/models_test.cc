@@ -17,9 +17,9 @@
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/headed_decoder.h"
-#include "shoal/nn/models/llama/model.h"
 #include "shoal/nn/optim/master_weights.h"
 
 namespace shoal::nn {
@@ -124,8 +124,8 @@ Work work_of(const std::string& name, Batches& batches) {
     return encoder_with(config, EncoderTask::question_answering, input);
   }
   if (name == "llama_next_token") {
-    auto model = std::make_unique<Llama>(LlamaConfig::from_json(llama(), "llama"));
-    Llama* const own = model.get();
+    auto model = std::make_unique<CausalLm>(DecoderConfig::from_json(llama(), "llama"));
+    CausalLm* const own = model.get();
     ChainInput input = batches.padded(1);
     input.targets = batches.i32(whole, [](std::int64_t i) { return i % 4 == 3 ? -100 : i; });
     return {std::move(model),

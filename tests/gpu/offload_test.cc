@@ -15,7 +15,7 @@
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/pipeline/executor.h"
@@ -29,14 +29,14 @@ namespace {
 
 constexpr std::int64_t kRows = 2, kLength = 8, kChannels = 32, kLayers = 6;
 
-nn::Gpt2Config config() {
-  nn::Gpt2Config config;
+nn::DecoderConfig config() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 29;
-  config.n_positions = kLength;
-  config.n_embd = kChannels;
-  config.n_layer = kLayers;
-  config.n_head = 2;
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.1;
+  config.max_position_embeddings = kLength;
+  config.hidden_size = kChannels;
+  config.num_hidden_layers = kLayers;
+  config.num_attention_heads = 2;
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0.1;
   return config;
 }
 
@@ -87,7 +87,7 @@ struct Gpu {
   nn::DirectDispatcher dispatcher;
   nn::Context context;
   nn::StepStateMemory state;
-  nn::Gpt2 gpt2;
+  nn::CausalLm gpt2;
   nn::ChainInput input;
 };
 

@@ -15,7 +15,7 @@
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/nn/optim/optimizer.h"
 #include "shoal/parallel/data/reducer.h"
@@ -52,15 +52,15 @@ Run train(const World& world, Store& store) {
   options.stream = kernels->stream();
   const auto communicator = collectives::make_communicator(world, store, options);
 
-  nn::Gpt2Config config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = kVocabulary;
-  config.n_positions = kLength;
-  config.n_embd = 64;
-  config.n_layer = 2;
-  config.n_head = 2;
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0;
+  config.max_position_embeddings = kLength;
+  config.hidden_size = 64;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0;
   config.bos_token_id = config.eos_token_id = std::nullopt;
-  nn::Gpt2 model(config);
+  nn::CausalLm model(config);
   nn::DirectDispatcher dispatcher;
   nn::Context context(*kernels, memory, dispatcher);
   context.random.seed = 42;

@@ -16,7 +16,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/collectives/communicator_options.h"
-#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/decoder/config.h"
 #include "shoal/nn/optim/schedule.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/memory/limited_memory.h"
@@ -156,12 +156,12 @@ Ran train(const TrainingArguments& arguments, const Options& options = {}) {
   collectives::CommunicatorOptions on_device;
   on_device.stream = kernels->stream();
   const auto communicator = collectives::make_communicator({}, *store, on_device);
-  nn::Gpt2Config config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 29;
-  config.n_positions = options.length;
-  config.n_embd = 32;
-  config.n_layer = options.layers;
-  config.n_head = 2;
+  config.max_position_embeddings = options.length;
+  config.hidden_size = 32;
+  config.num_hidden_layers = options.layers;
+  config.num_attention_heads = 2;
   config.bos_token_id = config.eos_token_id = 0;
   CausalLmTask task(config, nullptr, {.gradient_checkpointing = arguments.gradient_checkpointing});
   Ran run;

@@ -14,7 +14,7 @@
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/autograd/weight_branch.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -22,14 +22,14 @@
 namespace shoal::nn {
 namespace {
 
-Gpt2Config tiny(double dropout) {
-  Gpt2Config config;
+DecoderConfig tiny(double dropout) {
+  DecoderConfig config = DecoderConfig::of("gpt2");
   config.vocab_size = 211;
-  config.n_positions = 40;
-  config.n_embd = 64;
-  config.n_layer = testing::has_little_time() ? 2 : 3;
-  config.n_head = 4;
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = dropout;
+  config.max_position_embeddings = 40;
+  config.hidden_size = 64;
+  config.num_hidden_layers = testing::has_little_time() ? 2 : 3;
+  config.num_attention_heads = 4;
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = dropout;
   return config;
 }
 
@@ -158,7 +158,7 @@ class Trainer {
   DirectDispatcher dispatcher_;
   Context context_;
   StepStateMemory state_;
-  Gpt2 model_;
+  CausalLm model_;
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_, targets_, losses_;
@@ -257,7 +257,7 @@ TEST_P(GpuGolden, LossAndGradientsMatchPyTorch) {
       {.device = Device::cuda(0), .memory = &pool, .cache_directory = {}});
   DirectDispatcher dispatcher;
   Context context(*table, pool, dispatcher);
-  Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
+  CausalLm model(DecoderConfig::from_file(directory + "/config.json"));
   model.materialize(context, dtype);
   model.load(directory, assign_values(context));
   allocate_gradients(context, model.parameters());

@@ -1,4 +1,4 @@
-// Attention with batch rows that are not full: key lengths, and packed sequences.
+// Attention with batch rows that are not full (key lengths, packed sequences), and sliding windows.
 #include <tuple>
 
 #include "attention_problem.h"
@@ -87,6 +87,59 @@ TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
                other = Problem(whole).run(kernels->attention(), device);
   EXPECT_TRUE(one.out.same_bytes(other.out) && one.dq.same_bytes(other.dq) &&
               one.dk.same_bytes(other.dk) && one.dv.same_bytes(other.dv));
+}
+
+// Windows of one key, of a part of a tile, of several tiles, and of more keys than there are.
+TEST_F(AttentionTest, WindowsHideEarlierKeys) {
+  const auto check_all = [this](DType dtype) {
+    for (const std::int64_t window : {1, 5, 64, 100, 1000})
+      check({.batch = 1,
+             .heads = 2,
+             .queries = 180,
+             .keys = 180,
+             .head_dim = 24,
+             .dtype = dtype,
+             .window = window});
+    for (const std::int64_t queries : {1, 3, 70})  // with a cache
+      check({.queries = queries, .keys = 140, .dtype = dtype, .window = 65});
+    check({.batch = 3,
+           .queries = 80,
+           .keys = 80,
+           .head_dim = 7,
+           .dtype = dtype,
+           .dropout = 0.2f,
+           .sequences = {0, 80, 85, 117, 160, 160, 193, 240},
+           .window = 9});
+    check({.queries = 150,  // queries from 103 on see no key of the first row
+           .keys = 150,
+           .dtype = dtype,
+           .dropout = 0.2f,
+           .lengths = {70, 150},
+           .window = 33});
+    check({.queries = 70, .keys = 70, .dtype = dtype, .mask = true, .window = 20});
+  };
+  for (DType dtype : kDtypes) check_all(dtype);
+  if (on_cuda()) with_variable("SHOAL_CUDA_ATTENTION", "products", [&] { check_all(DType::f16); });
+  check({.heads = 4,
+         .queries = 200,
+         .keys = 200,
+         .head_dim = 64,
+         .dtype = DType::bf16,
+         .key_heads = 2,
+         .window = 70});
+  // Whole tiles of keys are hidden.
+  if (!on_cuda())
+    check({.batch = 1, .heads = 1, .queries = 800, .keys = 800, .head_dim = 8, .window = 150});
+}
+
+TEST_F(AttentionTest, RefusesAWindowWithoutCausality) {
+  AttentionShape shape;
+  shape.window = 3;
+  EXPECT_THROW(check_attention(shape), Error);
+  shape.causal = true;
+  EXPECT_NO_THROW(check_attention(shape));
+  shape.window = -1;
+  EXPECT_THROW(check_attention(shape), Error);
 }
 
 TEST_F(AttentionTest, RefusesInvalidSequences) {

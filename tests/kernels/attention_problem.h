@@ -44,6 +44,7 @@ struct Setting {
   // AttentionShape::sequences, counted through the batch: where each begins, and where the last one
   // ends.
   std::vector<std::int32_t> sequences = {};
+  std::int64_t window = 0;  // AttentionShape::window
 };
 
 struct Result {
@@ -69,6 +70,7 @@ class Problem {
     shape_.head_dim = s.head_dim;
     shape_.dtype = s.dtype;
     shape_.causal = s.causal;
+    shape_.window = s.window;
     shape_.scale = s.scale.value_or(1 / std::sqrt(static_cast<float>(s.head_dim)));
     if (s.mask) {
       mask_ = Array({s.batch, s.keys}, DType::u8);
@@ -167,7 +169,8 @@ class AttentionTest : public ::testing::Test {
                  << " keys of " << s.head_dim << " " << to_string(s.dtype)
                  << (s.causal ? " causal" : "") << (s.mask ? " mask" : "")
                  << ::testing::PrintToString(s.lengths) << ::testing::PrintToString(s.sequences)
-                 << " dropout " << s.dropout << " key heads " << s.key_heads);
+                 << " window " << s.window << " dropout " << s.dropout << " key heads "
+                 << s.key_heads);
     const Problem problem(s);
     const Result expected = problem.run(*make_reference_attention(), Device::cpu());
     if (on_cuda()) return compare(s, problem, make_test_kernels()->attention(), expected);

@@ -9,7 +9,7 @@
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/capture/batch_size.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/device/device.h"
 
@@ -32,13 +32,13 @@ Trained train(bool planned, bool checkpointing, int rows = 4) {
   Context context(*kernels, counted, dispatcher);
   StepStateMemory state(*kernels, counted);
   context.random.state = state.pointer();
-  Gpt2Config config;
+  DecoderConfig config = DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = config.n_embd = 32;
-  config.n_layer = 3;
-  config.n_head = 4;
+  config.max_position_embeddings = config.hidden_size = 32;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 4;
   config.bos_token_id = config.eos_token_id = 0;
-  Gpt2 model(config);
+  CausalLm model(config);
   model.set_gradient_checkpointing(checkpointing);
   model.materialize(context, DType::f32);
   MasterWeights weights(model.parameters(), DType::bf16, *kernels, counted);

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/decoder/config.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/huggingface.h"
-#include "shoal/nn/models/llama/config.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
 
@@ -51,7 +51,7 @@ class ConfigSizes : public ::testing::TestWithParam<const char*> {
       (void)complete_causal_lm_config(config, "config.json");
     else
       (void)EncoderConfig::from_json(config, "config.json");
-    if (type == "llama") (void)LlamaConfig::from_json(config, "config.json").rotary_frequencies();
+    if (type == "llama") (void)DecoderConfig::from_json(config, "config.json").rotary_angles();
   }
 };
 
@@ -129,7 +129,7 @@ TEST(ConfigLists, AreWrittenInLinearTime) {
   const std::size_t bytes = config.dump().size();
   EXPECT_EQ(within_budget(2 * bytes, "a decoder's",
                           [&] {
-                            (void)LlamaConfig::from_json(config, "config.json")
+                            (void)DecoderConfig::from_json(config, "config.json")
                                 .known_fields(DecoderHead::sequence_classification);
                           }),
             "");
@@ -146,12 +146,13 @@ TEST(ModelType, IsTheFamilyOfTheArchitectures) {
   };
   EXPECT_EQ(type_of({"GPT2LMHeadModel"}), "gpt2");
   EXPECT_EQ(type_of({"LlamaForCausalLM"}), "llama");
+  EXPECT_EQ(type_of({"Qwen3ForCausalLM"}), "qwen3");
   EXPECT_EQ(type_of({"BertForPreTraining"}), "bert");
   EXPECT_EQ(type_of({"RobertaForMaskedLM"}), "roberta");
   EXPECT_EQ(type_of({"DistilBertModel", "DistilBertForMaskedLM"}), "distilbert");
   EXPECT_EQ(type_of({"AlbertForSequenceClassification"}), "albert");
   for (const json& other :
-       {json(nullptr), json::array(), json("LlamaForCausalLM"), json{5}, json{"MistralForCausalLM"},
+       {json(nullptr), json::array(), json("LlamaForCausalLM"), json{5}, json{"MambaForCausalLM"},
         json{"BertGenerationEncoder"}, json{"LlamaForCausalLM", "BertModel"}})
     EXPECT_EQ(type_of(other), "") << other;
   EXPECT_EQ(model_type_of(json{{"model_type", "gpt2"}, {"architectures", {"BertModel"}}}), "gpt2");
@@ -159,7 +160,7 @@ TEST(ModelType, IsTheFamilyOfTheArchitectures) {
 
 TEST(ModelType, IsNeverAGuess) {
   for (const json& config : {json::object(), json{{"model_type", nullptr}},
-                             json{{"architectures", {"MistralForCausalLM"}}}})
+                             json{{"architectures", {"MambaForCausalLM"}}}})
     for (const std::function<void()>& opens : std::vector<std::function<void()>>{
              [&] { (void)make_causal_lm(config, "dir/config.json"); },
              [&] { (void)complete_causal_lm_config(config, "dir/config.json"); },
@@ -172,7 +173,9 @@ TEST(ModelType, IsNeverAGuess) {
   EXPECT_EQ(complete_causal_lm_config({{"architectures", {"LlamaForCausalLM"}}},
                                       "config.json")["model_type"],
             "llama");
-  EXPECT_THAT(test::error_text([] { (void)with_model_type({{"model_type", 5}}, "config.json"); }),
+  EXPECT_THAT(test::error_text([] {
+                (void)with_model_type({{"model_type", 5}}, "config.json");
+              }),
               HasSubstr("has model_type: 5, where a string is expected"));
 }
 

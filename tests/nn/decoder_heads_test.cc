@@ -1,4 +1,4 @@
-// GPT-2's and Llama's heads for sequences, tokens and answers compared with transformers
+// Decoders' heads for sequences, tokens and answers compared with transformers
 // (tools/golden/make_decoder_heads.py), and saved as directories.
 #include <algorithm>
 #include <optional>
@@ -160,14 +160,18 @@ TEST_P(DecoderHeadGolden, PaddingChangesNoScore) {
 INSTANTIATE_TEST_SUITE_P(Cases, DecoderHeadGolden,
                          ::testing::Values("gpt2_classes", "gpt2_numbers", "gpt2_tokens",
                                            "gpt2_answers", "llama_classes", "llama_numbers",
-                                           "llama_tokens", "llama_answers"),
+                                           "llama_tokens", "llama_answers", "mistral_classes",
+                                           "mistral_numbers", "mistral_tokens", "mistral_answers",
+                                           "qwen2_classes", "qwen2_numbers", "qwen2_tokens",
+                                           "qwen2_answers", "qwen3_classes", "qwen3_numbers",
+                                           "qwen3_tokens", "qwen3_answers"),
                          [](const auto& test) { return std::string(test.param); });
 
 class DecoderDirectories : public ::testing::TestWithParam<const char*> {};
 
 // A language model's directory, opened for each head. The reported missing and unexpected weights
-// are those that transformers reports. The exception is LlamaForQuestionAnswering: transformers
-// looks for its trunk under another name and leaves it random, while Shoal finds it.
+// are those that transformers reports. The exception is question answering: transformers
+// looks for the trunk under another name and leaves it random, while Shoal finds it.
 TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
   const std::string name = GetParam(), family = name.substr(0, name.find('_'));
   const nlohmann::json reports = read_json_file(directory_of("reports.json"));
@@ -186,7 +190,7 @@ TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
     LoadReport ours = model->load(made.path(), assign_values(room.context));
     std::ranges::sort(ours.missing);
     Names missing = report[head]["missing"], unexpected = report[head]["unexpected"];
-    if (family == "llama" && head_of(head) == DecoderHead::question_answering) {
+    if (family != "gpt2" && head_of(head) == DecoderHead::question_answering) {
       std::erase_if(missing, [](const auto& one) { return one.starts_with("transformer."); });
       std::erase_if(unexpected, [](const auto& one) { return one.starts_with("model."); });
     }
@@ -195,8 +199,9 @@ TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Models, DecoderDirectories,
-                         ::testing::Values("gpt2_tied", "gpt2_untied", "llama_tied",
-                                           "llama_untied"),
+                         ::testing::Values("gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied",
+                                           "mistral_tied", "qwen2_tied", "qwen3_tied",
+                                           "qwen3_untied"),
                          [](const auto& test) { return std::string(test.param); });
 
 // Without `ends`, samples end with their row. A position beyond the row is refused.
@@ -257,7 +262,7 @@ TEST(DecoderHead, ErrorsAreOneClearLine) {
   }
   EXPECT_THAT(refusal("llama", {{"token_classification_bias", false}}),
               HasSubstr("token_classification_bias: false, which is not supported"));
-  EXPECT_THAT(refusal("gpt2", {{"model_type", "bert"}}), HasSubstr("gpt2 and llama"));
+  EXPECT_THAT(refusal("gpt2", {{"model_type", "bert"}}), HasSubstr("gpt2, llama, mistral"));
 }
 
 }  // namespace

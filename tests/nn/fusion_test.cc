@@ -12,9 +12,8 @@
 #include "shoal/nn/capture/fusion_catalogue.h"
 #include "shoal/nn/capture/step_capture.h"
 #include "shoal/nn/layers/functional.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/model.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/error.h"
 
@@ -59,15 +58,16 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
   const LossOptions loss{.loss_scale = 1.0f / 64};
   {
     Recorded gpt2;
-    Gpt2Config config;
+    DecoderConfig config = DecoderConfig::of("gpt2");
     config.vocab_size = 61;
-    config.n_positions = config.n_embd = 32;
-    config.n_layer = 3;
-    config.n_head = 4;
+    config.max_position_embeddings = config.hidden_size = 32;
+    config.num_hidden_layers = 3;
+    config.num_attention_heads = 4;
     config.bos_token_id = config.eos_token_id = 0;
-    Gpt2 model(config);
+    CausalLm model(config);
     const Tensor ids = gpt2.ids();
-    gpt2.step<Gpt2>(model, [&](Gpt2& m) { return m.forward(gpt2.context, ids, ids, loss); });
+    gpt2.step<CausalLm>(model,
+                        [&](CausalLm& m) { return m.forward(gpt2.context, ids, ids, loss); });
     // This is the embeddings' dropout, once a step. Its sum does not belong to a sub-layer.
     EXPECT_EQ(gpt2.chains(),
               "1 x layer_norm.backward with its branch: layer_norm.backward, dropout.backward "
@@ -79,7 +79,7 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
   }
   {
     Recorded llama;
-    LlamaConfig config;
+    DecoderConfig config = DecoderConfig::of("llama");
     config.vocab_size = 61;
     config.hidden_size = 32;
     config.intermediate_size = 48;
@@ -88,9 +88,10 @@ TEST(FusionCatalogue, TheModelsStepsLeaveNoneApart) {
     config.num_key_value_heads = 2;
     config.max_position_embeddings = 16;
     config.bos_token_id = config.eos_token_id = 0;
-    Llama model(config);
+    CausalLm model(config);
     const Tensor ids = llama.ids();
-    llama.step<Llama>(model, [&](Llama& m) { return m.forward(llama.context, ids, ids, loss); });
+    llama.step<CausalLm>(model,
+                         [&](CausalLm& m) { return m.forward(llama.context, ids, ids, loss); });
     EXPECT_EQ(llama.chains(), "");
     EXPECT_EQ(llama.count("gradient_sum"), 0)
         << "three products a block read one norm, two another";

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -24,7 +24,7 @@ class Gpt2Golden : public ::testing::TestWithParam<Case> {
  protected:
   Gpt2Golden()
       : directory_(testing::golden_path(std::string("gpt2/") + GetParam().name)),
-        model_(Gpt2Config::from_file(directory_ + "/config.json")),
+        model_(DecoderConfig::from_file(directory_ + "/config.json")),
         file_(SafetensorsFile::open(
             directory_ + (bf16() ? "/case_bf16.safetensors" : "/case_f32.safetensors"))) {
     model_.materialize(room_.context, GetParam().dtype);
@@ -63,7 +63,7 @@ class Gpt2Golden : public ::testing::TestWithParam<Case> {
 
   Fixture room_;
   std::string directory_;
-  Gpt2 model_;
+  CausalLm model_;
   std::shared_ptr<SafetensorsFile> file_;
 };
 

@@ -11,8 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/generate.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
@@ -25,13 +26,13 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-Gpt2Config small() {
-  Gpt2Config config;
+DecoderConfig small() {
+  DecoderConfig config = DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = 24;
-  config.n_embd = 24;
-  config.n_layer = 3;
-  config.n_head = 3;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 3;
   return config;
 }
 
@@ -61,7 +62,7 @@ struct Outcome {
 };
 
 struct Model : Fixture {
-  explicit Model(const Gpt2Config& config = small(), DType dtype = DType::f32) : gpt2(config) {
+  explicit Model(const DecoderConfig& config = small(), DType dtype = DType::f32) : gpt2(config) {
     context.random.state = &state;
     gpt2.materialize(context, dtype);
     allocate_gradients(context, gpt2.parameters());
@@ -86,7 +87,7 @@ struct Model : Fixture {
     loss = 0;
     return out;
   }
-  Gpt2 gpt2;
+  CausalLm gpt2;
   const testing::Reachable<kernels::StepState> reachable_state{{.step = 5}};
   kernels::StepState& state = *reachable_state;
   float loss = 0;
@@ -94,10 +95,12 @@ struct Model : Fixture {
 
 TEST(Gpt2Config, RefusesWhatItDoesNotCompute) {
   const auto read = [](const char* text) {
-    return message_of([&] { Gpt2Config::from_json(nlohmann::json::parse(text), "config.json"); });
+    nlohmann::json config = nlohmann::json::parse(text);
+    if (config.is_object() && !config.contains("model_type")) config["model_type"] = "gpt2";
+    return message_of([&] { DecoderConfig::from_json(config, "config.json"); });
   };
   EXPECT_THAT(read(R"({"activation_function": "relu"})"), HasSubstr("activation_function 'relu'"));
-  EXPECT_THAT(read(R"({"model_type": "bert"})"), HasSubstr("model_type bert"));
+  EXPECT_THAT(read(R"({"model_type": "bert"})"), HasSubstr("model_type \"bert\""));
   EXPECT_THAT(read(R"({"add_cross_attention": true})"), HasSubstr("add_cross_attention"));
   EXPECT_THAT(read(R"({"quantization_config": {"bits": 4}})"), HasSubstr("quantization_config"));
   EXPECT_THAT(read(R"({"n_layer": "12"})"), HasSubstr("n_layer: \"12\", where an integer"));
@@ -106,28 +109,30 @@ TEST(Gpt2Config, RefusesWhatItDoesNotCompute) {
   EXPECT_THAT(read(R"([])"), HasSubstr("config.json is not a JSON object"));
   EXPECT_EQ(read(R"({"n_inner": null, "n_ctx": 9, "summary_type": "x", "eos_token_id": null})"),
             "no error");
-  EXPECT_THAT(message_of([] { Gpt2Config::preset("gpt3"); }), HasSubstr("gpt2-xl"));
+  EXPECT_THAT(message_of([] { gpt2_preset("gpt3"); }), HasSubstr("gpt2-xl"));
 }
 
 TEST(Gpt2Config, CountsItsParameters) {
-  EXPECT_EQ(Gpt2Config::preset("gpt2").parameter_count(), 124'439'808);
-  EXPECT_EQ(Gpt2Config::preset("gpt2-medium").parameter_count(), 354'823'168);
-  EXPECT_EQ(Gpt2Config::preset("gpt2-large").parameter_count(), 774'030'080);
-  EXPECT_EQ(Gpt2Config::preset("gpt2-xl").parameter_count(), 1'557'611'200);
-  Gpt2Config config = small();
-  for (const bool tied : {true, false}) {
-    config.tie_word_embeddings = tied;
-    std::int64_t count = 0;
-    const Gpt2 model(config);
-    for (const Parameter* parameter : model.parameters()) count += parameter->shape().count();
-    EXPECT_EQ(count, config.parameter_count());
-  }
+  const auto count = [](const DecoderConfig& config) {
+    const CausalLm model(config);
+    std::int64_t all = 0;
+    for (const Parameter* parameter : model.parameters()) all += parameter->shape().count();
+    return all;
+  };
+  EXPECT_EQ(count(gpt2_preset("gpt2")), 124'439'808);
+  EXPECT_EQ(count(gpt2_preset("gpt2-medium")), 354'823'168);
+  EXPECT_EQ(count(gpt2_preset("gpt2-large")), 774'030'080);
+  EXPECT_EQ(count(gpt2_preset("gpt2-xl")), 1'557'611'200);
+  DecoderConfig config = small();
+  const std::int64_t tied = count(config);
+  config.tie_word_embeddings = false;
+  EXPECT_EQ(count(config) - tied, config.vocab_size * config.hidden_size);
 }
 
 TEST(Gpt2, StartsAsGpt2Does) {
-  Gpt2Config config = small();
-  config.n_embd = 96;
-  config.n_layer = 8;
+  DecoderConfig config = small();
+  config.hidden_size = 96;
+  config.num_hidden_layers = 8;
   Model model(config);
   for (const Parameter* parameter : model.gpt2.parameters()) {
     const std::string& name = parameter->name();
@@ -277,9 +282,9 @@ TEST(Gpt2, CallsAnObserverForItsUnits) {
 }
 
 TEST(Gpt2, CheckpointingNeedsLessMemory) {
-  Gpt2Config config = small();
-  config.n_layer = 8;
-  config.n_embd = 96;
+  DecoderConfig config = small();
+  config.num_hidden_layers = 8;
+  config.hidden_size = 96;
   std::int64_t peaks[2];
   for (const bool checkpointing : {false, true}) {
     Model model(config);
@@ -345,7 +350,7 @@ TEST_P(Interop, OpensWhatTransformersWrote) {
   const std::string directory = testing::golden_path(std::string("interop/") + GetParam());
   const auto expected = SafetensorsFile::open(directory + "/expected.safetensors");
   Fixture room;
-  Gpt2 model(Gpt2Config::from_file(directory + "/config.json"));
+  CausalLm model(DecoderConfig::from_file(directory + "/config.json"));
   model.materialize(room.context, DType::f32);
   EXPECT_TRUE(model.load(directory, assign_values(room.context)).unexpected.empty());
   const Tensor ids = room.cast(expected->tensor("input_ids"), DType::i32);
@@ -361,7 +366,7 @@ TEST_P(Interop, OpensWhatTransformersWrote) {
     save_weights(copy.string(), model, parameter_values(), shard);
     EXPECT_EQ(fs::exists(copy / "model.safetensors.index.json"), shard == 2000);
     EXPECT_TRUE(fs::exists(copy / "generation_config.json"));
-    Gpt2 again(Gpt2Config::from_file((copy / "config.json").string()));
+    CausalLm again(DecoderConfig::from_file((copy / "config.json").string()));
     again.materialize(room.context, DType::f32);
     again.load(copy.string(), assign_values(room.context));
     const Tensor a = model.logits(room.context, ids), b = again.logits(room.context, ids);
@@ -378,20 +383,20 @@ INSTANTIATE_TEST_SUITE_P(Forms, Interop,
 TEST(Gpt2Files, NamesEveryTensorThatDoesNotFit) {
   Fixture room;
   const std::string directory = testing::golden_path("interop/plain");
-  Gpt2Config config = Gpt2Config::from_file(directory + "/config.json");
-  config.n_layer = 3;
-  Gpt2 deeper(config);
+  DecoderConfig config = DecoderConfig::from_file(directory + "/config.json");
+  config.num_hidden_layers = 3;
+  CausalLm deeper(config);
   deeper.materialize(room.context, DType::f32);
   const std::string missing =
       message_of([&] { deeper.load(directory, assign_values(room.context)); });
   EXPECT_THAT(missing, HasSubstr("lacks transformer.h.2.ln_1.weight"));
   EXPECT_THAT(missing, HasSubstr("and 4 more"));
-  config.n_layer = 1;
-  Gpt2 shallower(config);
+  config.num_hidden_layers = 1;
+  CausalLm shallower(config);
   shallower.materialize(room.context, DType::f32);
   EXPECT_EQ(shallower.load(directory, assign_values(room.context)).unexpected.size(), 12u);
   config.vocab_size = 30;
-  Gpt2 wider(config);
+  CausalLm wider(config);
   wider.materialize(room.context, DType::f32);
   EXPECT_THAT(message_of([&] { wider.load(directory, assign_values(room.context)); }),
               HasSubstr("transformer.wte.weight is [29, 12], the model wants [30, 12]"));
@@ -418,9 +423,10 @@ TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {
                                    whole.narrowed(0, b, 1).narrowed(1, done - 1, 1).reshaped({61}),
                                    dtype == DType::f32 ? 1e-5 : 2e-2));
     }
-    EXPECT_THAT(
-        message_of([&] { model.gpt2.decode(model.context, model.ids({2, 1}, {0, 0}), cache); }),
-        HasSubstr("13 positions in a key-value cache of 12"));
+    EXPECT_THAT(message_of([&] {
+                  model.gpt2.decode(model.context, model.ids({2, 1}, {0, 0}), cache);
+                }),
+                HasSubstr("13 positions in a key-value cache of 12"));
   }
 }
 
@@ -510,7 +516,8 @@ TEST(Gpt2Config, ALargerModelThanItsWeightsIsRefused) {
   for (const char* field : {"n_layer", "vocab_size", "n_embd", "n_inner", "n_positions"})
     for (const std::int64_t value : {std::int64_t{99'999}, std::int64_t{1} << 40, INT64_MAX}) {
       if (value == 99'999 && std::string_view(field) != "n_layer") continue;
-      EXPECT_THAT(message_of([&] { Gpt2Config::from_json({{field, value}}, "config.json"); }),
+      const nlohmann::json config{{"model_type", "gpt2"}, {field, value}};
+      EXPECT_THAT(message_of([&] { DecoderConfig::from_json(config, "config.json"); }),
                   HasSubstr("beyond reason"))
           << field;
     }

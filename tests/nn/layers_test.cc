@@ -106,19 +106,20 @@ OperationCase linear_case(bool transposed, bool bias, Activation activation) {
 }
 
 OperationCase frozen_linear(bool weight_learns) {
-  return {weight_learns ? "LinearFrozenBias" : "LinearFrozenWeight", [=](Rig& rig, DType dtype) {
-            const auto weight = rig.parameter("weight", {7, 5}, 1, dtype),
-                       bias = rig.parameter("bias", {7}, 2, dtype);
-            weight->set_trainable(weight_learns);
-            bias->set_trainable(!weight_learns);
-            return Prepared{{rig.tensor({6, 5}, 3, dtype)},
-                            {weight, bias},
-                            [=](Context& context, const Values& in) -> Values {
-                              return {linear(context, in[0], *weight, bias.get(),
-                                             {true, Activation::gelu_tanh})};
-                            },
-                            {}};
-          }};
+  return {
+      weight_learns ? "LinearFrozenBias" : "LinearFrozenWeight", [=](Rig& rig, DType dtype) {
+        const auto weight = rig.parameter("weight", {7, 5}, 1, dtype),
+                   bias = rig.parameter("bias", {7}, 2, dtype);
+        weight->set_trainable(weight_learns);
+        bias->set_trainable(!weight_learns);
+        return Prepared{
+            {rig.tensor({6, 5}, 3, dtype)},
+            {weight, bias},
+            [=](Context& context, const Values& in) -> Values {
+              return {linear(context, in[0], *weight, bias.get(), {true, Activation::gelu_tanh})};
+            },
+            {}};
+      }};
 }
 
 OperationCase norm_case(const std::string& name, bool gamma_learns, bool beta_learns) {
@@ -338,6 +339,28 @@ std::vector<OperationCase> layer_cases() {
   };
 }
 
+// `config`: norms and window.
+OperationCase grouped_attention_case(const char* name, GroupedSelfAttentionConfig config) {
+  config.channels = 7;
+  config.heads = 4;
+  config.key_heads = 2;
+  config.head_dim = 6;
+  config.max_positions = 9;
+  config.attention_dropout = 0.2f;
+  config.bias = config.output_bias = true;
+  config.rotary = std::make_shared<RotaryTable>(RotaryAngles{.frequencies = {1.0f, 0.3f, 0.1f}});
+  return {name,
+          [config](Rig& rig, DType dtype) {
+            return of_layer<GroupedSelfAttention>(
+                rig, dtype, std::make_shared<GroupedSelfAttention>(config),
+                {rig.tensor({2, 5, 7}, 3, dtype)},
+                [](Context& context, GroupedSelfAttention& layer, const Values& in) -> Values {
+                  return {layer.forward(context, in[0], {})};
+                });
+          },
+          2e-3, 2e-5, 2e-2};
+}
+
 // Llama's layers, which include RMSNorm, SwiGLU, rotary positions, and heads that share a key head.
 std::vector<OperationCase> decoder_layer_cases() {
   return {
@@ -360,25 +383,8 @@ std::vector<OperationCase> decoder_layer_cases() {
              std::make_shared<GatedMlp>(GatedMlpConfig{.channels = 5, .inner = 12, .bias = true}),
              {rig.tensor({2, 3, 5}, 3, dtype)}, &call<GatedMlp>);
        }},
-      {"GroupedSelfAttentionLayer",
-       [](Rig& rig, DType dtype) {
-         return of_layer<GroupedSelfAttention>(
-             rig, dtype,
-             std::make_shared<GroupedSelfAttention>(GroupedSelfAttentionConfig{
-                 .channels = 7,
-                 .heads = 4,
-                 .key_heads = 2,
-                 .head_dim = 6,
-                 .max_positions = 9,
-                 .attention_dropout = 0.2f,
-                 .bias = true,
-                 .rotary = std::make_shared<RotaryTable>(std::vector{1.0f, 0.3f, 0.1f})}),
-             {rig.tensor({2, 5, 7}, 3, dtype)},
-             [](Context& context, GroupedSelfAttention& layer, const Values& in) -> Values {
-               return {layer.forward(context, in[0], {})};
-             });
-       },
-       2e-3, 2e-5, 2e-2},
+      grouped_attention_case("GroupedSelfAttentionLayer", {}),
+      grouped_attention_case("NormedSelfAttentionLayer", {.norm_epsilon = 1e-5f, .window = 3}),
   };
 }
 

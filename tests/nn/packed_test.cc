@@ -14,8 +14,7 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -54,17 +53,17 @@ enum class Family : std::uint8_t { gpt2, llama };
 
 std::unique_ptr<CausalLm> make_model(Family family, double dropout) {
   if (family == Family::gpt2) {
-    Gpt2Config config;
+    DecoderConfig config = DecoderConfig::of("gpt2");
     config.vocab_size = kVocabulary;
-    config.n_positions = kLength;
-    config.n_embd = 32;
-    config.n_layer = 2;
-    config.n_head = 2;
+    config.max_position_embeddings = kLength;
+    config.hidden_size = 32;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 2;
     config.initializer_range = 0.2;
-    config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = dropout;
-    return std::make_unique<Gpt2>(config);
+    config.embedding_dropout = config.attention_dropout = config.hidden_dropout = dropout;
+    return std::make_unique<CausalLm>(config);
   }
-  LlamaConfig config;
+  DecoderConfig config = DecoderConfig::of("llama");
   config.vocab_size = kVocabulary;
   config.max_position_embeddings = kLength;
   config.hidden_size = 32;
@@ -74,7 +73,7 @@ std::unique_ptr<CausalLm> make_model(Family family, double dropout) {
   config.num_key_value_heads = 2;
   config.initializer_range = 0.2;
   config.attention_dropout = dropout;
-  return std::make_unique<Llama>(config);
+  return std::make_unique<CausalLm>(config);
 }
 
 struct Step {

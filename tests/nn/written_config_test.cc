@@ -1,5 +1,7 @@
 // Saving a config.json: fields that were read stay, and changed ones are written. Compared with
 // transformers (tools/golden/make_saved_configs.py).
+#include <algorithm>
+
 #include "fixture.h"
 #include "parameter_values.h"
 #include "support/error_text.h"
@@ -10,8 +12,6 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/huggingface.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/model.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
@@ -27,9 +27,8 @@ json cases() { return read_json_file(testing::golden_path("saved_configs.json"))
 
 json written(const json& config, DecoderHead head = DecoderHead::causal_lm) {
   const std::string type = config.at("model_type");
-  if (type == "gpt2") return Gpt2Config::from_json(config, "config.json").to_json("float32", head);
-  if (type == "llama")
-    return LlamaConfig::from_json(config, "config.json").to_json("float32", head);
+  if (std::ranges::count(causal_lm_types(), type) > 0)
+    return DecoderConfig::from_json(config, "config.json").to_json("float32", head);
   return EncoderConfig::from_json(config, "config.json").to_json(EncoderTask::masked_lm, "float32");
 }
 
@@ -54,13 +53,13 @@ TEST_P(SavedConfig, KeepsWhatItRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SavedConfig,
-                         ::testing::Values("gpt2", "llama_4", "llama_5", "bert", "roberta",
-                                           "distilbert", "albert"),
+                         ::testing::Values("gpt2", "llama_4", "llama_5", "mistral", "qwen2",
+                                           "qwen3", "bert", "roberta", "distilbert", "albert"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(WrittenConfig, HasTheFieldsThatChanged) {
-  Gpt2Config gpt2 = Gpt2Config::from_json(cases()["gpt2"]["read"], "config.json");
-  gpt2.n_layer = 5;
+  DecoderConfig gpt2 = DecoderConfig::from_json(cases()["gpt2"]["read"], "config.json");
+  gpt2.num_hidden_layers = 5;
   gpt2.eos_token_id = 9;
   gpt2.labels.num_labels = 3;
   json saved = gpt2.to_json("bfloat16", DecoderHead::sequence_classification);
@@ -72,13 +71,13 @@ TEST(WrittenConfig, HasTheFieldsThatChanged) {
   EXPECT_FALSE(saved.contains("layer_norm_epsilon")) << "a default that nothing changed";
 
   // transformers 5 has one object for rope. A part of it would hide the flat fields.
-  LlamaConfig llama = LlamaConfig::from_json(cases()["llama_5"]["read"], "config.json");
+  DecoderConfig llama = DecoderConfig::from_json(cases()["llama_5"]["read"], "config.json");
   llama.rope_theta = 700;
   saved = llama.to_json("float32");
   EXPECT_FALSE(saved.contains("rope_parameters"));
-  EXPECT_EQ(LlamaConfig::from_json(saved, "saved").rope_theta, 700);
-  EXPECT_EQ(LlamaConfig::from_json(saved, "saved").rotary_frequencies(),
-            llama.rotary_frequencies());
+  EXPECT_EQ(DecoderConfig::from_json(saved, "saved").rope_theta, 700);
+  EXPECT_EQ(DecoderConfig::from_json(saved, "saved").rotary_angles().frequencies,
+            llama.rotary_angles().frequencies);
 
   EncoderConfig bert = EncoderConfig::from_json(cases()["bert"]["read"], "config.json");
   bert.num_labels = 2;
@@ -98,16 +97,17 @@ TEST(WrittenConfig, OverridesNameEveryKnownFieldAndReachTheModel) {
   EXPECT_EQ(all["rms_norm_eps"], 1e-6);
   EXPECT_EQ(all["a_field_of_tomorrow"], read["a_field_of_tomorrow"]);
   all["rope_theta"] = 900.0;
-  EXPECT_EQ(LlamaConfig::from_json(all, "all").rope_theta, 900);
+  EXPECT_EQ(DecoderConfig::from_json(all, "all").rope_theta, 900);
   EXPECT_EQ(all["rope_scaling"]["a_factor_of_tomorrow"], 7);
 }
 
 TEST(WrittenConfig, AListOfIdsHoldsIds) {
-  for (const char* type : {"gpt2", "llama"}) {
+  for (const char* type : {"gpt2", "llama", "qwen3"}) {
     const json good{{"model_type", type}, {"eos_token_id", {4, 5}}};
     EXPECT_EQ(known_decoder_fields(good, "c", DecoderHead::causal_lm)["eos_token_id"], 4);
-    EXPECT_THAT(test::error_text(
-                    [&] { (void)written({{"model_type", type}, {"eos_token_id", {4, "x"}}}); }),
+    EXPECT_THAT(test::error_text([&] {
+                  (void)written({{"model_type", type}, {"eos_token_id", {4, "x"}}});
+                }),
                 HasSubstr("eos_token_id: [4,\"x\"], where a token id or a list of them"));
   }
 }
@@ -141,12 +141,12 @@ TEST(TiedModel, LoadsFromOnlyTheHeadsWeight) {
   Fixture room;
   const AssignParameter assign = assign_values(room.context);
   const std::string gpt2 = testing::golden_path("gpt2/tiny");
-  Gpt2 one(Gpt2Config::from_file(gpt2 + "/config.json"));
+  CausalLm one(DecoderConfig::from_file(gpt2 + "/config.json"));
   expect_loads(one, gpt2, "transformer.wte.weight", "lm_head.weight",
                {"transformer.h.0.attn.bias", "h.1.attn.masked_bias"}, room.context,
                [&](const std::string& made) { return one.load(made, assign); });
   const std::string llama = testing::golden_path("llama/tied");
-  Llama two(LlamaConfig::from_json(read_json_file(llama + "/config.json"), "config.json"));
+  CausalLm two(DecoderConfig::from_file(llama + "/config.json"));
   expect_loads(two, llama, "model.embed_tokens.weight", "lm_head.weight",
                {"model.layers.0.self_attn.rotary_emb.inv_freq"}, room.context,
                [&](const std::string& made) { return two.load(made, assign); });
@@ -175,7 +175,7 @@ TEST(TiedModel, LoadsFromOnlyTheHeadsWeight) {
 
 TEST(GenerationConfig, DamagedFilesAreRefused) {
   const std::string golden = testing::golden_path("gpt2/tiny");
-  Gpt2 model(Gpt2Config::from_file(golden + "/config.json"));
+  CausalLm model(DecoderConfig::from_file(golden + "/config.json"));
   const testing::TemporaryDirectory read;
   const std::string path = read / "generation_config.json";
   for (const auto& [text, problem] : {std::pair<std::string, std::string>{"", "is empty"},
@@ -198,7 +198,7 @@ TEST(GenerationConfig, IsWrittenAsItWas) {
   const std::string text = "{\"eos_token_id\": [1,2],   \"temperature\": 0.6}\n";
   write_file_atomically(read / "generation_config.json", text);
   Fixture room;
-  Gpt2 model(Gpt2Config::from_file(read / "config.json"));
+  CausalLm model(DecoderConfig::from_file(read / "config.json"));
   model.materialize(room.context, DType::f32);
   model.load(read.path(), assign_values(room.context));
   model.save_config(made.path(), DType::f32);

@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKENIZERS = ROOT / "tests" / "golden" / "tokenizer"
 ENCODER = dict(hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
                max_position_embeddings=48)
+LLAMA = dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=4, max_position_embeddings=48)
 FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
     "bert": ("Bert", "word_piece", dict(ENCODER)),
     "roberta": ("Roberta", "roberta", dict(ENCODER, type_vocab_size=1)),
@@ -32,11 +34,13 @@ FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
                    dict(dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=48)),
     "albert": ("Albert", "word_piece", dict(ENCODER, embedding_size=8, num_hidden_groups=2)),
     "gpt2": ("GPT2", "plain", dict(n_positions=48, n_embd=12, n_layer=2, n_head=3, n_inner=20)),
-    "llama": ("Llama", "plain", dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2,
-                                     num_attention_heads=4, num_key_value_heads=2, head_dim=4,
-                                     max_position_embeddings=48)),
+    "llama": ("Llama", "plain", dict(LLAMA)),
+    "mistral": ("Mistral", "plain", dict(LLAMA, sliding_window=8)),
+    "qwen2": ("Qwen2", "plain", dict(LLAMA, hidden_size=16)),
+    "qwen3": ("Qwen3", "plain", dict(LLAMA)),
 }
-LANGUAGE_MODELS = {"gpt2": ("LMHeadModel", "causal-lm"), "llama": ("ForCausalLM", "causal-lm")}
+LANGUAGE_MODELS = {"gpt2": ("LMHeadModel", "causal-lm"),
+                   **{family: ("ForCausalLM", "causal-lm") for family in ("llama", "mistral", "qwen2", "qwen3")}}
 HEADS = {"text-classification": "ForSequenceClassification",
          "question-answering": "ForQuestionAnswering",
          "token-classification": "ForTokenClassification"}
@@ -190,8 +194,8 @@ def check_pair(shoal, data, family, source, target, work):
     theirs, ours = work / "theirs", work / "ours"
     suffix = heads.get(source, "Model")
     save(family, suffix, source, "single", theirs)
-    if family == "llama" and "question-answering" in (source, target) and source != target:
-        renamed = "transformer"  # only in LlamaForQuestionAnswering: see docs/internals/llama-numerics.md
+    if family in ("llama", "qwen2", "qwen3") and "question-answering" in (source, target) and source != target:
+        renamed = "transformer"  # only in LlamaForQuestionAnswering: see docs/internals/decoders.md
     else:
         renamed = None
     run = train(shoal, data, theirs, target, ours)

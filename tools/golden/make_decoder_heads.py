@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/decoders/CASE/: a tiny random GPT-2 or Llama with a head for texts (classes,
+"""Writes tests/golden/decoders/CASE/: a tiny random decoder with a head for texts (classes,
 numbers), tokens or answers, as transformers saves it, and case.safetensors: a padded batch, loss,
-logits and every gradient, computed in float64 (Llama's norms and angles in float32, as transformers
+logits and every gradient, computed in float64 (RMS norms and angles in float32, as transformers
 has them). reports.json: transformers' reports on a language model's directory opened for every
 head, and the directories' names.
 
@@ -24,14 +24,17 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 BATCH, LENGTHS, VOCABULARY = 3, (11, 8, 3), 37
+LLAMA = dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hidden_layers=1,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=4, max_position_embeddings=32,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0)
 FAMILIES = {
     "gpt2": ("GPT2", dict(vocab_size=VOCABULARY, n_positions=32, n_embd=12, n_layer=1, n_head=3,
                           n_inner=20, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
                           bos_token_id=1, eos_token_id=2, pad_token_id=2)),
-    "llama": ("Llama", dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20,
-                            num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-                            head_dim=4, max_position_embeddings=32, bos_token_id=1,
-                            eos_token_id=2, pad_token_id=0)),
+    "llama": ("Llama", LLAMA),
+    "mistral": ("Mistral", dict(LLAMA, sliding_window=None)),
+    "qwen2": ("Qwen2", dict(LLAMA, hidden_size=16)),
+    "qwen3": ("Qwen3", LLAMA),
 }
 NAMES = dict(id2label={0: "calm", 1: "glad", 2: "sad"}, label2id={"calm": 0, "glad": 1, "sad": 2})
 HEADS = {
@@ -40,7 +43,8 @@ HEADS = {
     "tokens": ("ForTokenClassification", dict(NAMES, classifier_dropout=0.25)),
     "answers": ("ForQuestionAnswering", {}),
 }
-LANGUAGE_MODELS = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+LANGUAGE_MODELS = {family: prefix + ("LMHeadModel" if family == "gpt2" else "ForCausalLM")
+                   for family, (prefix, _) in FAMILIES.items()}
 CASES = [f"{family}_{head}" for family in FAMILIES for head in HEADS]
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from make_llama import make_model as make_llama
-from make_llama import value_of
+from make_decoders import make_model, value_of
 from safetensors.torch import save_file
 from transformers import DataCollatorWithFlattening, GPT2Config, GPT2LMHeadModel
 
@@ -153,7 +152,7 @@ def main():
     (args.out / "gpt2" / "generation_config.json").unlink(missing_ok=True)
     make_case("gpt2", gpt2, args.out)
     for name in ("tied", "untied"):
-        make_case(f"llama_{name}", make_llama(name), args.out)
+        make_case(f"llama_{name}", make_model(f"llama/{name}"), args.out)
 
 
 if __name__ == "__main__":

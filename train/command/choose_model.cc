@@ -11,7 +11,7 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
-#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
@@ -54,15 +54,15 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
     if (path_exists(source))
       config = with_type(read_json_file(source, JsonIntegers::exact), arguments.model_type, source);
     else
-      config = with_type(nn::Gpt2Config::preset(name).known_fields(nn::DecoderHead::causal_lm),
+      config = with_type(nn::gpt2_preset(name).known_fields(nn::DecoderHead::causal_lm),
                          arguments.model_type, name);
   } else if (!arguments.model_type.empty()) {
     source = "model_type " + arguments.model_type;
     config = completed_config(config_of_type(arguments.model_type), source);
   } else {
     throw_error(ErrorCode::invalid_argument,
-                "there is no model: give model_name_or_path, config_name, or model_type gpt2, "
-                "llama, bert, roberta, distilbert or albert");
+                "there is no model: give model_name_or_path, config_name, or model_type ({})",
+                fmt::join(nn::known_types(), ", "));
   }
   if (arguments.config_overrides.empty()) return config;
   config = overridden_config(completed_config(config, source), arguments.config_overrides, source);

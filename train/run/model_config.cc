@@ -1,7 +1,6 @@
 #include "shoal/train/run/model_config.h"
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -21,12 +20,10 @@
 namespace shoal {
 namespace {
 
-constexpr std::array kEncoders{"bert", "roberta", "distilbert", "albert"};
-
 bool is_known(const nlohmann::json& config) {
   if (is_decoder_config(config)) return true;
   const nlohmann::json& type = config["model_type"];
-  return std::ranges::any_of(kEncoders, [&](const char* known) { return type == known; });
+  return type.is_string() && nn::is_known_type(type.get_ref<const std::string&>());
 }
 
 }  // namespace
@@ -73,15 +70,13 @@ void check_model_type(const nlohmann::json& config, const std::string& source) {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a model of type {}", source,
                           shortened(config["model_type"].dump(), 80)),
-              "gpt2, llama, bert, roberta, distilbert and albert are known");
+              fmt::format("{} are known", fmt::join(nn::known_types(), ", ")));
 }
 
 nlohmann::json config_of_type(const std::string& type) {
   nlohmann::json config{{"model_type", type}};
   if (is_known(config)) return config;
-  std::vector<std::string> names;
-  for (const std::string_view known : nn::causal_lm_types()) names.emplace_back(known);
-  names.insert(names.end(), kEncoders.begin(), kEncoders.end());
+  const std::vector<std::string> names(nn::known_types().begin(), nn::known_types().end());
   throw Error(ErrorCode::invalid_argument,
               fmt::format("model_type is \"{}\"; it takes one of {}", type, fmt::join(names, ", ")),
               did_you_mean(type, names));

@@ -22,12 +22,13 @@ CausalLmTask::CausalLmTask(std::unique_ptr<nn::CausalLm> model,
                 tokenizer_->max_id(), vocabulary());
 }
 
-CausalLmTask::CausalLmTask(const nn::Gpt2Config& config, std::shared_ptr<const Tokenizer> tokenizer,
+CausalLmTask::CausalLmTask(const nn::DecoderConfig& config,
+                           std::shared_ptr<const Tokenizer> tokenizer,
                            const CausalLmOptions& options)
-    : CausalLmTask(std::make_unique<nn::Gpt2>(config), std::move(tokenizer), options) {}
+    : CausalLmTask(std::make_unique<nn::CausalLm>(config), std::move(tokenizer), options) {}
 
 nlohmann::json CausalLmTask::configuration() const {
-  return model_->trunk().known_fields(nn::DecoderHead::causal_lm);
+  return model_->config().known_fields(nn::DecoderHead::causal_lm);
 }
 
 nlohmann::json CausalLmTask::configuration_of(const nlohmann::json& other,

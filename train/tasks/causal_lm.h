@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/tasks/task.h"
 
@@ -22,7 +22,7 @@ class CausalLmTask final : public Task {
   explicit CausalLmTask(std::unique_ptr<nn::CausalLm> model,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
-  explicit CausalLmTask(const nn::Gpt2Config& config,
+  explicit CausalLmTask(const nn::DecoderConfig& config,
                         std::shared_ptr<const Tokenizer> tokenizer = nullptr,
                         const CausalLmOptions& options = {});
 

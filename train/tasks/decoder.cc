@@ -23,7 +23,7 @@ DecoderWithHead::DecoderWithHead(std::unique_ptr<nn::HeadedDecoder> model,
 }
 
 nlohmann::json DecoderWithHead::configuration() const {
-  return model_->trunk().known_fields(model_->head_kind());
+  return model_->trunk().config().known_fields(model_->head_kind());
 }
 
 nlohmann::json DecoderWithHead::configuration_of(const nlohmann::json& other,
@@ -33,7 +33,7 @@ nlohmann::json DecoderWithHead::configuration_of(const nlohmann::json& other,
 
 TargetForm DecoderWithHead::target_form() const {
   const nn::DecoderHead head = model_->head_kind();
-  const nn::DecoderLabels& labels = model_->trunk().labels();
+  const nn::DecoderLabels& labels = model_->trunk().config().labels;
   TargetForm form{.head = std::string(to_string(head)), .classes = labels.num_labels};
   if (head == nn::DecoderHead::question_answering) form.of = TargetsOf::places;
   if (head == nn::DecoderHead::token_classification) form.of = TargetsOf::positions;
@@ -71,7 +71,7 @@ Tensor ends_of(const Batch& batch, std::optional<std::int64_t> padding, MemoryRe
 nn::ChainInput DecoderWithHead::chain_input(const Batch& batch, MemoryResource& memory) const {
   nn::ChainInput input = labelled_input(target_form(), batch, vocabulary(), positions(), memory);
   if (model_->head_kind() == nn::DecoderHead::sequence_classification)
-    input.ends = ends_of(batch, model_->trunk().padding(), memory);
+    input.ends = ends_of(batch, model_->trunk().config().pad_token_id, memory);
   // Answers are searched in all positions, including padding.
   if (model_->head_kind() != nn::DecoderHead::question_answering) {
     const auto* const places =
@@ -106,7 +106,8 @@ void DecoderWithHead::save_setup(const std::string& directory) const {
 void DecoderWithHead::save_tokenizer_to(const std::string& directory) const {
   if (!tokenizer_) return;
   std::optional<TokenId> padding;
-  if (const auto said = model_->trunk().padding()) padding = static_cast<TokenId>(*said);
+  if (const auto said = model_->trunk().config().pad_token_id)
+    padding = static_cast<TokenId>(*said);
   save_tokenizer(*tokenizer_, directory, positions(), padding);
 }
 

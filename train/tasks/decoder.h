@@ -1,4 +1,4 @@
-// GPT-2 and Llama with a head that classifies texts or tokens, or finds answers
+// Decoders with a head that classifies texts or tokens, or finds answers
 // (nn/models/headed_decoder.h).
 #pragma once
 

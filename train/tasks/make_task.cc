@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -65,8 +67,9 @@ void check_task(TaskKind kind, const nlohmann::json& config, std::string_view so
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
               is_decoder(type)
-                  ? "gpt2 and llama do causal-lm, text-classification, question-answering and "
-                    "token-classification"
+                  ? fmt::format("{} do causal-lm, text-classification, question-answering and "
+                                "token-classification",
+                                fmt::join(nn::causal_lm_types(), ", "))
                   : "bert, roberta, distilbert and albert do masked-lm, text-classification, "
                     "question-answering and token-classification");
 }

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 
 namespace shoal::parallel {
 namespace {
@@ -18,13 +18,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-nn::Gpt2Config config() {
-  nn::Gpt2Config config;
+nn::DecoderConfig config() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = 32;
-  config.n_embd = 64;
-  config.n_layer = 10;
-  config.n_head = 4;
+  config.max_position_embeddings = 32;
+  config.hidden_size = 64;
+  config.num_hidden_layers = 10;
+  config.num_attention_heads = 4;
   return config;
 }
 constexpr std::int64_t kHidden = std::int64_t{4} * 32 * 64 * 4;  // bytes between units
@@ -57,7 +57,7 @@ struct Model : nn::Fixture {
     }
     return all;
   }
-  nn::Gpt2 gpt2;
+  nn::CausalLm gpt2;
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
   nn::ChainInput input;

@@ -89,7 +89,7 @@ TEST(ParallelModel, StartsFromGivenWeights) {
       const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
       Rank rank;
-      nn::Gpt2 gpt2(tiny());
+      nn::CausalLm gpt2(tiny());
       std::size_t filled = 0;
       ParallelOptions options = options_of(layout);
       options.fill = [&](nn::Parameter& parameter) {
@@ -119,16 +119,16 @@ TEST(ParallelModel, StartsFromGivenWeights) {
 
 // Two ranks cannot divide this vocabulary evenly. One more row would move the partition.
 TEST(ParallelModel, TensorParallelRanksAreCutAlike) {
-  nn::Gpt2Config config = tiny({.heads = 2});
+  nn::DecoderConfig config = tiny({.heads = 2});
   config.vocab_size = 141;
-  config.n_layer = 4;
+  config.num_hidden_layers = 4;
   std::mutex mutex;
   std::map<int, std::vector<std::string>> plans;  // by tp rank
   test::run_thread_ranks(4, [&](const World& world, Store& store) {
     const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {1, 2, 2}, Placement());
     Rank rank;
-    nn::Gpt2 gpt2(config);
+    nn::CausalLm gpt2(config);
     const ParallelModel model(rank.context, gpt2, mesh, options_of({.pp = 2, .tp = 2}));
     group->barrier()->wait();
     const std::scoped_lock lock(mutex);
@@ -145,7 +145,7 @@ TEST(ParallelModel, APlanKnowsWhatIsSharded) {
       const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {2, 2, 1}, Placement());
       Rank rank;
-      nn::Gpt2 gpt2(tiny());
+      nn::CausalLm gpt2(tiny());
       const ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
       const StageCost& stage = model.partition().costs[0];
       if (world.rank == 0) found = stage.memory_bytes / static_cast<double>(stage.parameters);
@@ -170,7 +170,7 @@ TEST(ParallelModel, WithoutTrainingThereAreNoGradients) {
       how.counted_by = &rank.memory;
       const auto group = testing::make_test_communicator(world, store, how);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement());
-      nn::Gpt2 gpt2(tiny());
+      nn::CausalLm gpt2(tiny());
       ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
       const int rows = kRows / layout.rdp;
       const std::vector<Microbatch> batch{
@@ -194,7 +194,7 @@ TEST(ParallelModel, TheModeIsRestoredIfEvaluationFails) {
     const auto group = testing::make_test_communicator(world, store);
     ProcessMesh mesh(*group, {1, 1, 1}, Placement("cluster"));
     Rank rank;
-    nn::Gpt2 gpt2(tiny());
+    nn::CausalLm gpt2(tiny());
     ParallelModel model(rank.context, gpt2, mesh, options_of({}));
     rank.context.mode = nn::Mode::train;
     EXPECT_THAT(test::error_text([&] { model.evaluate({}); }),
@@ -345,7 +345,7 @@ TEST(Lamb, CountsEachPartOnce) {
       const auto group = testing::make_test_communicator(world, store);
       ProcessMesh mesh(*group, {layout.rdp, layout.pp, layout.tp}, Placement(layout.placement));
       Rank rank;
-      nn::Gpt2 gpt2(tiny());
+      nn::CausalLm gpt2(tiny());
       ParallelModel model(rank.context, gpt2, mesh, options_of(layout));
       const std::vector<OwnedRun> runs = model.owned();
       std::vector<nn::SquareSums> sums;

@@ -1,7 +1,8 @@
-// Layouts of GPT-2, BERT and Llama compared with one rank: losses of each step, and gradients. By
-// default, layouts of small meshes run a few steps; any two options occur together (layouts.h).
-// With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options occur together.
-// SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain its value.
+// Layouts of GPT-2, BERT, Llama and Qwen3 compared with one rank: losses of each step, and
+// gradients. By default, layouts of small meshes run a few steps; any two options occur together
+// (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options occur
+// together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain its
+// value.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -101,27 +102,35 @@ TEST_P(Layouts, TrainAsOneRankDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Piece, Layouts, ::testing::Range<std::size_t>(0, kPieces));
 
-// The full run generates Llama's layouts. This test has one for each way to divide its layers.
-class LlamaLayouts : public ::testing::TestWithParam<Layout> {};
+// The full run generates layouts of Llama and Qwen3. This test has one for each way to divide their
+// layers.
+class RotaryLayouts : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(LlamaLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
+TEST_P(RotaryLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
 
-constexpr Task kLlama{.model = Model::llama};
-INSTANTIATE_TEST_SUITE_P(
-    Few, LlamaLayouts,
-    ::testing::Values(
-        Layout{.task = kLlama, .rdp = 2, .tp = 2, .prescaled = true, .speed = true},
-        Layout{.task = kLlama, .tp = 4, .microbatches = 2, .prescaled = true},
-        Layout{.task = kLlama, .pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
-        Layout{.task = kLlama,
-               .rdp = 2,
-               .pp = 2,
-               .microbatches = 2,
-               .checkpoint_group = 2,
-               .offload = true,
-               .sharding = 2},
-        Layout{.task = kLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
-    [](const auto& test) { return test.param.text(); });
+constexpr Task kLlama{.model = Model::llama}, kQwen3{.model = Model::qwen3};
+std::vector<Layout> rotary_layouts() {
+  std::vector<Layout> all;
+  for (const Task& task : {kLlama, kQwen3})
+    for (Layout layout :
+         {Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true},
+          Layout{.tp = 4, .microbatches = 2, .prescaled = true},
+          Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+          Layout{.rdp = 2,
+          .pp = 2,
+          .microbatches = 2,
+          .checkpoint_group = 2,
+          .offload = true,
+          .sharding = 2},
+          Layout{.rdp = 4, .checkpoint_group = 1, .sharding = 3},
+          Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 2}}) {
+      layout.task = task;
+      all.push_back(layout);
+    }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Few, RotaryLayouts, ::testing::ValuesIn(rotary_layouts()),
+                         [](const auto& test) { return test.param.text(); });
 
 // Rows hold several texts, which must stay separate wherever a batch or a layer is divided.
 class PackedLayouts : public ::testing::TestWithParam<Layout> {};
@@ -138,7 +147,8 @@ TEST_P(PackedLayouts, TrainAsOneRankDoes) {
       << "packing changes nothing";
 }
 
-constexpr Task kPacked{.packed = true}, kPackedLlama{.model = Model::llama, .packed = true};
+constexpr Task kPacked{.packed = true}, kPackedLlama{.model = Model::llama, .packed = true},
+    kPackedQwen3{.model = Model::qwen3, .packed = true};
 INSTANTIATE_TEST_SUITE_P(
     Few, PackedLayouts,
     ::testing::Values(
@@ -155,6 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{.task = kPackedLlama, .tp = 2, .microbatches = 2},
         Layout{.task = kPackedLlama, .tp = 2, .prescaled = true},
         Layout{.task = kPackedLlama, .pp = 4, .microbatches = 4},
+        Layout{.task = kPackedQwen3, .tp = 2, .microbatches = 2},
         Layout{.task = kPackedLlama, .rdp = 4, .checkpoint_group = 1, .sharding = 3}),
     [](const auto& test) { return test.param.text(); });
 

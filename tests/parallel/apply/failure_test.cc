@@ -67,7 +67,7 @@ void run_rank(const Layout& layout, ProcessMesh& mesh, bool fails, Where where) 
   CountingMemory memory(full);
   nn::Context context(*rank.kernels, memory, rank.dispatcher);
   context.random.state = &rank.state;
-  nn::Gpt2 gpt2(tiny());
+  nn::CausalLm gpt2(tiny());
   if (fails && where == Where::building) full.fail_after(20);
   ParallelModel model(context, gpt2, mesh, options_of(layout));
   DistributedOptimizer optimizer(model,

@@ -128,8 +128,8 @@ class Coverage {
 
 LayoutModel model_of(const Task& task) {
   if (task.model == Model::gpt2) return {kUnits, task.heads, tiny(task).inner()};
-  if (task.model == Model::llama) {
-    const nn::LlamaConfig config = tiny_llama(task);
+  if (task.model == Model::llama || task.model == Model::qwen3) {
+    const nn::DecoderConfig config = tiny_llama(task);
     return {kUnits, config.num_key_value_heads, config.intermediate_size};
   }
   return {kUnits, task.heads, tiny_encoder("bert", task.heads, kUnits - 2).intermediate_size};
@@ -183,8 +183,8 @@ LayoutSpace every_layout(bool small) {
   for (int rdp = 1; rdp <= kMostRanks; ++rdp)
     for (int pp = 1; rdp * pp <= kMostRanks; ++pp)
       for (int tp = 1; rdp * pp * tp <= kMostRanks; ++tp)
-        for (const Model model : {Model::gpt2, Model::bert, Model::llama})
-          if (!small || model != Model::llama) add_all(rdp, pp, tp, model);
+        for (const Model model : {Model::gpt2, Model::bert, Model::llama, Model::qwen3})
+          if (!small || model < Model::llama) add_all(rdp, pp, tp, model);
   return space;
 }
 

@@ -10,7 +10,7 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/layout_memory.h"
 #include "shoal/parallel/pipeline/measure_units.h"
@@ -99,13 +99,13 @@ TEST(LayoutMemory, PipelinesKeepMicrobatchesInFlight) {
 
 // --- counted -----------------------------------------------------------------------------------
 
-nn::Gpt2Config larger() {
-  nn::Gpt2Config config;
+nn::DecoderConfig larger() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 96;
-  config.n_positions = 32;
-  config.n_embd = 64;
-  config.n_layer = 6;
-  config.n_head = 4;
+  config.max_position_embeddings = 32;
+  config.hidden_size = 64;
+  config.num_hidden_layers = 6;
+  config.num_attention_heads = 4;
   return config;
 }
 
@@ -133,10 +133,10 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
     ProcessMesh mesh(*group, shape, Placement("cluster"));
     kernels::StepState state;
     room.context.random.state = &state;
-    const int length = static_cast<int>(larger().n_positions);
+    const int length = static_cast<int>(larger().max_position_embeddings);
     const Tensor ids = Tensor::zeros({rows, length}, DType::i32, room.memory, MemoryTag::data);
     Microbatch batch{.input = {ids, ids, {}, {.loss_scale = 1e-3f}}};
-    nn::Gpt2 probe(larger()), gpt2(larger());
+    nn::CausalLm probe(larger()), gpt2(larger());
     std::vector<UnitCost> units;
     if (shape.tp == 1)
       units = measure_units(room.context, probe, batch, *group,
@@ -208,11 +208,11 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
     ProcessMesh mesh(*group, how.shape, Placement("cluster"));
     nn::StepStateMemory state(*room.kernels, room.memory);
     room.context.random.state = state.pointer();
-    nn::Gpt2Config config = larger();
+    nn::DecoderConfig config = larger();
     config.vocab_size = 91;  // no power of two
-    config.n_embd = 36;
-    config.n_layer = 2;
-    nn::Gpt2 gpt2(config);
+    config.hidden_size = 36;
+    config.num_hidden_layers = 2;
+    nn::CausalLm gpt2(config);
     ParallelOptions options{
         .plan = {.mesh = {.pipeline = how.shape.pp, .tensor = how.shape.tp},
                  .pipeline = {.schedule = ScheduleKind::one_f_one_b, .microbatches = how.shape.pp},
@@ -286,7 +286,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::PrintToStringParamName());
 
 double elements_of_model() {
-  nn::Gpt2 model(larger());
+  nn::CausalLm model(larger());
   double all = 0;
   for (const nn::Parameter* parameter : model.parameters())
     all += static_cast<double>(parameter->shape().count());
@@ -324,7 +324,7 @@ TEST(LayoutMemory, StochasticRoundingTakesFourBytesAnElementLess) {
       {2 * all, 4 * all, 8 * all});
   for (const Held& rank :
        held({2, 1, 1}, {.plan = {.sharding = {.level = 3}, .precision = {.dtype = DType::bf16}},
-                        .rounding_seed = 1}))
+                       .rounding_seed = 1}))
     expect_state(rank, {2 * all / 2, 4 * all / 2, 8 * all / 2});
 }
 
@@ -377,7 +377,7 @@ TEST(LayoutMemory, APlanLeavesOutOffloadedActivations) {
     room.context.random.state = &state;
     const Tensor ids = Tensor::zeros({2, 32}, DType::i32, room.memory, MemoryTag::data);
     const auto block = [&](bool offloads) {
-      nn::Gpt2 gpt2(larger());
+      nn::CausalLm gpt2(larger());
       ParallelOptions options{.plan = {.mesh = {.pipeline = 2},
                                        .activations = {.checkpoint_group = 1, .offload = offloads}},
                               .offload = {.min_bytes = 1},
@@ -399,7 +399,7 @@ TEST(LayoutMemory, APlanCountsWhatGroupsOfCheckpointsKeep) {
     const auto group = collectives::make_communicator(world, store);
     kernels::StepState state;
     room.context.random.state = &state;
-    nn::Gpt2 gpt2(larger());
+    nn::CausalLm gpt2(larger());
     const Tensor ids = Tensor::zeros({2, 32}, DType::i32, room.memory, MemoryTag::data);
     const Microbatch batch{.input = {ids, ids, {}, {}}};
     std::vector<std::vector<UnitCost>> units;

@@ -15,8 +15,8 @@
 namespace shoal::parallel {
 
 std::unique_ptr<nn::Chain> make_model(const Task& task) {
-  if (task.model == Model::gpt2) return std::make_unique<nn::Gpt2>(tiny(task));
-  if (task.model == Model::llama) return std::make_unique<nn::Llama>(tiny_llama(task));
+  if (task.model == Model::gpt2) return std::make_unique<nn::CausalLm>(tiny(task));
+  if (task.model != Model::bert) return std::make_unique<nn::CausalLm>(tiny_llama(task));
   return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
                                        nn::EncoderTask::masked_lm);
 }

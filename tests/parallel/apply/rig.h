@@ -1,4 +1,4 @@
-// A tiny GPT-2, BERT or Llama, trained on any layout and on one rank.
+// A tiny GPT-2, BERT, Llama or Qwen3, trained on any layout and on one rank.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
 namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-// bert: with a masked language model's head
-enum class Model : std::uint8_t { gpt2, bert, llama };
+// bert: with a masked language model's head; qwen3: with sliding windows in every second layer
+enum class Model : std::uint8_t { gpt2, bert, llama, qwen3 };
 
 // A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
@@ -34,19 +33,19 @@ struct Task {
   friend auto operator<=>(const Task&, const Task&) = default;
 };
 
-inline nn::Gpt2Config tiny(const Task& task = {}) {
-  nn::Gpt2Config config;
+inline nn::DecoderConfig tiny(const Task& task = {}) {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = kVocabulary;
-  config.n_positions = 24;
-  config.n_embd = 4 * task.heads;
-  config.n_layer = kUnits - 2;  // besides embeddings and head
-  config.n_head = task.heads;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 4 * task.heads;
+  config.num_hidden_layers = kUnits - 2;  // besides embeddings and head
+  config.num_attention_heads = task.heads;
   return config;
 }
 
-// Two heads share a key head if their number is even.
-inline nn::LlamaConfig tiny_llama(const Task& task = {}) {
-  nn::LlamaConfig config;
+// Llama or Qwen3. Two heads share a key head if their number is even.
+inline nn::DecoderConfig tiny_llama(const Task& task = {.model = Model::llama}) {
+  nn::DecoderConfig config = nn::DecoderConfig::of(task.model == Model::qwen3 ? "qwen3" : "llama");
   config.vocab_size = kVocabulary;
   config.max_position_embeddings = 24;
   config.hidden_size = 4 * task.heads;
@@ -57,6 +56,13 @@ inline nn::LlamaConfig tiny_llama(const Task& task = {}) {
   config.initializer_range = 0.2;
   config.attention_dropout = 0.1;
   config.tie_word_embeddings = true;
+  if (task.model == Model::qwen3) {
+    config.head_dim = 6;
+    config.use_sliding_window = true;
+    config.sliding_window = 5;
+    for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+      config.layer_types.emplace_back(layer % 2 == 0 ? "sliding_attention" : "full_attention");
+  }
   return config;
 }
 
@@ -113,6 +119,7 @@ struct Layout {
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
+    if (task.model == Model::qwen3) all += "_qwen3";
     if (task.packed) all += "_packed";
     if (queued) all += "_queued";
     if (frozen) all += "_frozen";

@@ -76,7 +76,7 @@ std::vector<std::vector<Said>> said(const Layout& layout) {
     Planter planter;
     nn::Context context(*rank.kernels, rank.memory, planter);
     context.random.state = &rank.state;
-    nn::Gpt2 gpt2(tiny());
+    nn::CausalLm gpt2(tiny());
     ParallelModel model(context, gpt2, mesh, options_of(layout));
     DistributedOptimizer optimizer(
         model, nn::adamw(),

@@ -14,7 +14,7 @@
 
 #include "shoal/nn/capture/planned_memory.h"
 #include "shoal/nn/layers/module.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/parallel/tensor/host_to_device.h"
@@ -27,13 +27,13 @@ namespace {
 using nn::Parameter;
 using ::testing::HasSubstr;
 
-nn::Gpt2Config small() {
-  nn::Gpt2Config config;
+nn::DecoderConfig small() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = 24;
-  config.n_embd = 24;
-  config.n_layer = 7;  // nine units with its ends
-  config.n_head = 3;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 7;  // nine units with its ends
+  config.num_attention_heads = 3;
   return config;
 }
 
@@ -77,7 +77,7 @@ struct Model : nn::Fixture {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(values[i]);
     }
   }
-  nn::Gpt2 gpt2;
+  nn::CausalLm gpt2;
   const testing::Reachable<kernels::StepState> reachable_state{{.step = 3}};
   kernels::StepState& state = *reachable_state;
   std::vector<Microbatch> microbatches;
@@ -312,7 +312,9 @@ TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
     const auto text = [&](auto&& body) { return test::error_text(body); };
     EXPECT_THAT(text([&] { PipelineExecutor(schedule, *pp, {}); }),
                 HasSubstr("gives stage 0 to rank 0 of the pipeline, and rank 0 lacks it"));
-    EXPECT_THAT(text([&] { ChainStage(model.context, model.gpt2, {3, 12}, {}); }),
+    EXPECT_THAT(text([&] {
+                  ChainStage(model.context, model.gpt2, {3, 12}, {});
+                }),
                 HasSubstr("units [3, 12) of a model of 9"));
     Rank rank(model, schedule, 0);
     rank.stages.at(0)->begin(std::span(model.microbatches).first(1));

@@ -10,7 +10,7 @@
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 
 namespace shoal::parallel {
@@ -222,13 +222,21 @@ TEST(Partition, ByHandIsUsedAsGiven) {
               HasSubstr("'x' in the partition '3,x,1'"));
   EXPECT_THAT(error_text([&] { partition_by_counts(units, "3,1", three); }),
               HasSubstr("4 units on 2 stages, the model 5 units on 3 stages"));
-  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u1", 1}, {"u3", 2}}, 0, three); }),
+  EXPECT_THAT(error_text([&] {
+                partition_by_assignment(units, {{"u1", 1}, {"u3", 2}}, 0, three);
+              }),
               AllOf(HasSubstr("unit 'u2' is on partition 0"), HasSubstr("before it is on 1")));
-  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 1}}, 0, three); }),
+  EXPECT_THAT(error_text([&] {
+                partition_by_assignment(units, {{"u4", 1}}, 0, three);
+              }),
               HasSubstr("partition 2 has no units"));
-  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 3}}, 0, three); }),
+  EXPECT_THAT(error_text([&] {
+                partition_by_assignment(units, {{"u4", 3}}, 0, three);
+              }),
               HasSubstr("partition 3 of 3"));
-  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"v4", 1}}, 0, three); }),
+  EXPECT_THAT(error_text([&] {
+                partition_by_assignment(units, {{"v4", 1}}, 0, three);
+              }),
               HasSubstr("did you mean u4?"));
 }
 
@@ -264,17 +272,17 @@ TEST(Partition, IsShownAsATable) {
 }
 
 TEST(MeasureUnits, GivesEveryRankTheSameAndHoldsOneUnitAtATime) {
-  nn::Gpt2Config config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = 24;
-  config.n_embd = 48;
-  config.n_layer = 4;
-  config.n_head = 3;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 48;
+  config.num_hidden_layers = 4;
+  config.num_attention_heads = 3;
   std::vector<std::vector<UnitCost>> all(2), checkpointed(2), offloaded(2);
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const auto group = testing::make_test_communicator(world, store);
     nn::Fixture room;
-    nn::Gpt2 model(config);
+    nn::CausalLm model(config);
     const Tensor ids = Tensor::zeros({2, 16}, DType::i32, room.memory, MemoryTag::data);
     const Microbatch batch{.input = {ids, ids, {}, {}}};
     room.memory.reset_peaks();

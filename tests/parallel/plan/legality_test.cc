@@ -8,7 +8,7 @@
 #include "support/source_tree.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 
 namespace shoal::parallel {
 namespace {
@@ -136,11 +136,11 @@ TEST(Legality, TheDocumentHasTheTexts) {
 }
 
 TEST(Legality, ReadsSizesFromAModelsModules) {
-  nn::Gpt2Config config;
-  config.n_embd = 24;
-  config.n_head = 6;
-  config.n_layer = 3;
-  const LayoutModel model = layout_model(nn::Gpt2(config));
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
+  config.hidden_size = 24;
+  config.num_attention_heads = 6;
+  config.num_hidden_layers = 3;
+  const LayoutModel model = layout_model(nn::CausalLm(config));
   EXPECT_EQ(model.units, 5);
   EXPECT_EQ(model.heads, 6);
   EXPECT_EQ(model.inner, 96);

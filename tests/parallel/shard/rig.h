@@ -13,7 +13,7 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/dispatcher.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/parallel/pipeline/chain_stage.h"
 #include "shoal/parallel/shard/sharded_units.h"
@@ -33,13 +33,13 @@ struct RunOptions {
 
 constexpr int kSteps = 5, kRows = 3, kLength = 7, kVocabulary = 61;  // rows of a rank in a step
 
-inline nn::Gpt2Config tiny() {
-  nn::Gpt2Config config;
+inline nn::DecoderConfig tiny() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = kVocabulary;
-  config.n_positions = 8;
-  config.n_embd = 24;
-  config.n_layer = 3;
-  config.n_head = 3;
+  config.max_position_embeddings = 8;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 3;
   return config;
 }
 
@@ -61,7 +61,7 @@ struct Books {
 };
 
 struct Rig {
-  explicit Rig(const nn::Gpt2Config& config = tiny(),
+  explicit Rig(const nn::DecoderConfig& config = tiny(),
                std::shared_ptr<Books> counted = std::make_shared<Books>())
       : kernels(testing::make_test_kernels(1)),
         books(std::move(counted)),
@@ -129,7 +129,7 @@ struct Rig {
   nn::Context context;
   const testing::Reachable<kernels::StepState> reachable_state;
   kernels::StepState& state = *reachable_state;
-  nn::Gpt2 gpt2;
+  nn::CausalLm gpt2;
 };
 
 inline nn::StepOptions step_options() { return {.learning_rate = 3e-3, .max_gradient_norm = 0.5}; }

@@ -14,10 +14,10 @@ struct Counted {
   std::int64_t most_full = 0, most_live = 0;
 };
 
-nn::Gpt2Config larger() {
-  nn::Gpt2Config config = tiny();
-  config.n_embd = 48;
-  config.n_layer = 6;
+nn::DecoderConfig larger() {
+  nn::DecoderConfig config = tiny();
+  config.hidden_size = 48;
+  config.num_hidden_layers = 6;
   return config;
 }
 
@@ -73,7 +73,7 @@ TEST_P(ShardedMemory, IsTheTotalDividedByTheDegree) {
   const double shard = total / degree;
   // A block's elements, and the tied table's. Its gradient is open from the head's backward
   // to the embeddings'.
-  const std::int64_t block = elements(*rig.gpt2.transformer->h[0]), table = 61 * 48;
+  const std::int64_t block = elements(rig.gpt2.trunk().block(0)), table = 61 * 48;
   const std::int64_t slack = 64 * degree * 4;  // padding
   for (const int copies : {1, 2}) {
     SCOPED_TRACE(fmt::format("{} shards, {} copies", degree, copies));

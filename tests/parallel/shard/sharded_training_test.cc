@@ -141,8 +141,8 @@ TEST(ShardedTraining, SkipsAnOverflowOnEveryRank) {
 
 // Prefetching changes only when values arrive.
 TEST(ShardedTraining, GathersNoMoreParametersThanTheLimit) {
-  const nn::Gpt2Config config = tiny();
-  const std::int64_t block = 12 * config.n_embd * config.n_embd + 13 * config.n_embd;
+  const nn::DecoderConfig config = tiny();
+  const std::int64_t block = 12 * config.hidden_size * config.hidden_size + 13 * config.hidden_size;
   for (const bool prefetch : {false, true})
     test::run_thread_ranks(2, [&](const World& world, Store& store) {
       const Groups groups(world, store, 2);
@@ -175,8 +175,8 @@ TEST(ShardedTraining, PrefetchesOnlyWithinTheLimit) {
   test::run_thread_ranks(2, [&](const World& world, Store& store) {
     const Groups groups(world, store, 2);
     // One block fits, but not two.
-    const nn::Gpt2Config config = tiny();
-    const std::int64_t most = 2 * 12 * config.n_embd * config.n_embd;
+    const nn::DecoderConfig config = tiny();
+    const std::int64_t most = 2 * 12 * config.hidden_size * config.hidden_size;
     Rig rig;
     Sharded sharded(rig, groups.groups,
                     {.level = 3, .persistence_threshold = 0, .max_live_parameters = most},

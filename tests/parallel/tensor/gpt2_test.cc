@@ -3,7 +3,7 @@
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/tensor/replace.h"
 
 namespace shoal::parallel {
@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kSamples = 3;
 
-nn::Gpt2Config tiny(bool tied) {
-  nn::Gpt2Config config;
+nn::DecoderConfig tiny(bool tied) {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 61;  // not divisible by 2, 3 or 4
-  config.n_positions = 24;
-  config.n_embd = 24;
-  config.n_layer = 2;
-  config.n_head = 12;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 12;
   config.tie_word_embeddings = tied;
   config.initializer_range = 0.2;
   return config;
@@ -60,7 +60,7 @@ struct Settings {
 };
 
 // `complete` adds the other ranks' contributions to a parameter's gradient.
-Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_sample,
+Training train(Rig& rig, nn::CausalLm& model, const Data& data, std::uint32_t first_sample,
                const Settings& settings,
                const std::function<std::vector<float>(const nn::Parameter&)>& complete) {
   Training out;
@@ -99,14 +99,14 @@ Training train(Rig& rig, nn::Gpt2& model, const Data& data, std::uint32_t first_
 
 Training on_one_rank(const Layout& layout, bool tied, const Settings& settings) {
   Rig rig;
-  nn::Gpt2 model(tiny(tied));
+  nn::CausalLm model(tiny(tied));
   const Data data = make_data(rig, layout);
   return train(rig, model, data, 100, settings,
                [](const nn::Parameter& parameter) { return nn::floats(parameter.gradient); });
 }
 
 // Trains the replaced model on this rank.
-Training on_this_rank(const TensorParallel& group, nn::Gpt2& model, const Settings& settings) {
+Training on_this_rank(const TensorParallel& group, nn::CausalLm& model, const Settings& settings) {
   Rig rig;
   apply_tensor_parallelism(model, group);
   Data data = make_data(rig, {group.size(), group.split});
@@ -143,7 +143,7 @@ TEST_P(TensorParallelGpt2, TrainsAsOneRank) {
   const auto [layout, tied] = GetParam();
   const Training expected = on_one_rank(layout, tied, {});
   on_group(layout, [&, is_tied = tied](const TensorParallel& group) {
-    nn::Gpt2 model(tiny(is_tied));
+    nn::CausalLm model(tiny(is_tied));
     const Training ours = on_this_rank(group, model, {});
     ASSERT_EQ(ours.losses.size(), expected.losses.size());
     for (std::size_t step = 0; step < ours.losses.size(); ++step)
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelGpt2, ::testing::ValuesIn(gpt2_c
 TEST(TensorParallelGpt2Once, CheckpointingChangesNoBit) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
-      nn::Gpt2 plain(tiny(true)), again(tiny(true));
+      nn::CausalLm plain(tiny(true)), again(tiny(true));
       const Training expected = on_this_rank(group, plain, {.steps = 2});
       const Training ours = on_this_rank(group, again, {.checkpointing = true, .steps = 2});
       EXPECT_EQ(ours.losses, expected.losses);
@@ -189,7 +189,7 @@ TEST(TensorParallelGpt2Once, InBf16) {
   for (const Layout& layout : layouts({2})) {
     const Training expected = on_one_rank(layout, true, settings);
     on_group(layout, [&](const TensorParallel& group) {
-      nn::Gpt2 model(tiny(true));
+      nn::CausalLm model(tiny(true));
       const Training ours = on_this_rank(group, model, settings);
       EXPECT_NEAR(ours.losses[0], expected.losses[0], 2e-3 * expected.losses[0]);
       const auto parameters = model.parameters();
@@ -207,13 +207,13 @@ TEST(TensorParallelGpt2Once, InBf16) {
 TEST(TensorParallelGpt2Once, LogitsAreTheWholes) {
   for (const Layout& layout : layouts({3})) {
     Rig rig;
-    nn::Gpt2 whole(tiny(true));
+    nn::CausalLm whole(tiny(true));
     whole.materialize(rig.context, DType::f32);
     const Data data = make_data(rig, layout);
     const std::vector<float> expected = nn::floats(whole.logits(rig.context, data.ids));
     on_group(layout, [&](const TensorParallel& group) {
       Rig own;
-      nn::Gpt2 model(tiny(true));
+      nn::CausalLm model(tiny(true));
       apply_tensor_parallelism(model, group);
       model.materialize(own.context, DType::f32);
       const bool batch = group.split == ActivationSplit::batch;

@@ -41,22 +41,25 @@ class Holder final : public Module {
   nn::Slot<nn::Mlp> mlp;
 };
 
-// Llama's layers, with half as many key heads as heads.
+// Llama's layers, with half as many key heads as heads, with Qwen3's norms and a window.
 class DecoderHolder final : public Module {
  public:
   explicit DecoderHolder(float dropout)
-      : self_attn(
-            *this, "self_attn",
-            std::make_unique<nn::GroupedSelfAttention>(nn::GroupedSelfAttentionConfig{
-                .channels = kChannels,
-                .heads = 2 * kHeads,
-                .key_heads = kHeads,
-                .head_dim = 6,
-                .max_positions = 2 * kPositions,
-                .attention_dropout = dropout,
-                .std = 0.3f,
-                .bias = true,
-                .rotary = std::make_shared<nn::RotaryTable>(std::vector{1.0f, 0.2f, 0.05f})})),
+      : self_attn(*this, "self_attn",
+                  std::make_unique<nn::GroupedSelfAttention>(nn::GroupedSelfAttentionConfig{
+                      .channels = kChannels,
+                      .heads = 2 * kHeads,
+                      .key_heads = kHeads,
+                      .head_dim = 6,
+                      .max_positions = 2 * kPositions,
+                      .attention_dropout = dropout,
+                      .std = 0.3f,
+                      .bias = true,
+                      .output_bias = true,
+                      .norm_epsilon = 1e-5f,
+                      .window = 7,
+                      .rotary = std::make_shared<nn::RotaryTable>(
+                          nn::RotaryAngles{.frequencies = {1.0f, 0.2f, 0.05f}})})),
         mlp(*this, "mlp",
             std::make_unique<nn::GatedMlp>(nn::GatedMlpConfig{
                 .channels = kChannels, .inner = kInner, .std = 0.3f, .bias = true})) {

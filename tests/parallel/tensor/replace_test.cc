@@ -4,7 +4,7 @@
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/headed_decoder.h"
 #include "shoal/parallel/tensor/linear.h"
 
@@ -14,21 +14,22 @@ namespace {
 using nn::Value;
 using ::testing::HasSubstr;
 
-nn::Gpt2Config tiny() {
-  nn::Gpt2Config config;
+nn::DecoderConfig tiny() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 31;
-  config.n_positions = 12;
-  config.n_embd = 12;
-  config.n_layer = 1;
-  config.n_head = 4;
+  config.max_position_embeddings = 12;
+  config.hidden_size = 12;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 4;
   return config;
 }
 
-std::string refusal(const Layout& layout, const nn::Gpt2Config& config,
-                    const std::function<void(nn::Gpt2&, TensorParallelRegistry&)>& change = {}) {
+std::string refusal(
+    const Layout& layout, const nn::DecoderConfig& config,
+    const std::function<void(nn::CausalLm&, TensorParallelRegistry&)>& change = {}) {
   std::string message;
   on_group(layout, [&](const TensorParallel& group) {
-    nn::Gpt2 model(config);
+    nn::CausalLm model(config);
     TensorParallelRegistry registry = TensorParallelRegistry::defaults();
     if (change) change(model, registry);
     const std::string error =
@@ -40,7 +41,7 @@ std::string refusal(const Layout& layout, const nn::Gpt2Config& config,
 
 TEST(TensorParallelReplace, OneRankKeepsItsModel) {
   on_group({1, ActivationSplit::sequence}, [](const TensorParallel& group) {
-    nn::Gpt2 model(tiny());
+    nn::CausalLm model(tiny());
     const std::vector<nn::Parameter*> before = model.parameters();
     apply_tensor_parallelism(model, group);
     EXPECT_EQ(model.parameters(), before);
@@ -49,7 +50,7 @@ TEST(TensorParallelReplace, OneRankKeepsItsModel) {
 
 TEST(TensorParallelReplace, PartsKeepTheSettingsOfTheWhole) {
   on_group({2, ActivationSplit::none}, [](const TensorParallel& group) {
-    nn::Gpt2 model(tiny()), whole(tiny());
+    nn::CausalLm model(tiny()), whole(tiny());
     model.parameters()[0]->set_trainable(false);  // the tied embedding
     for (nn::Parameter* parameter : model.parameters())
       if (parameter->name() == "transformer.h.0.mlp.c_fc.bias") parameter->set_decays(true);
@@ -67,7 +68,7 @@ TEST(TensorParallelReplace, PartsKeepTheSettingsOfTheWhole) {
       cut += parts[i]->is_part() ? 1 : 0;
     }
     EXPECT_EQ(cut, 7);  // wte, c_attn's and c_fc's weight and bias, c_proj's weights
-    EXPECT_EQ(model.lm_head->weight(), model.transformer->wte->weight());
+    EXPECT_EQ(model.lm_head->weight(), model.trunk().embedding().weight());
   });
 }
 
@@ -76,9 +77,9 @@ TEST(TensorParallelReplace, SizesThatDoNotDivideAreNamed) {
   EXPECT_THAT(refusal(three, tiny()),
               HasSubstr("transformer.h.0.attn: 4 heads do not divide over tensor_parallel_degree "
                         "3"));
-  nn::Gpt2Config inner = tiny();
-  inner.n_head = 3;
-  inner.n_inner = 16;
+  nn::DecoderConfig inner = tiny();
+  inner.num_attention_heads = 3;
+  inner.intermediate_size = 16;
   EXPECT_THAT(refusal(three, inner),
               HasSubstr("transformer.h.0.mlp.c_fc: 16 output channels do not divide over"));
   on_group({2, ActivationSplit::sequence}, [](const TensorParallel& group) {
@@ -122,7 +123,7 @@ TEST(TensorParallelReplace, UnderSequenceNothingMaySeeAPartOfThePositions) {
 TEST(TensorParallelReplace, HeadsOfWholeSequencesKeepTheirParameters) {
   for (const Layout& layout : layouts({2}))
     on_group(layout, [](const TensorParallel& group) {
-      nn::HeadedDecoder model(std::make_unique<nn::Gpt2Transformer>(tiny()),
+      nn::HeadedDecoder model(std::make_unique<nn::DecoderTrunk>(tiny()),
                               nn::DecoderHead::sequence_classification);
       const std::vector<nn::Parameter*> before = model.head->parameters();
       const std::string name = before.at(0)->name();
@@ -138,7 +139,7 @@ TEST(TensorParallelReplace, HeadsOfWholeSequencesKeepTheirParameters) {
 TEST(TensorParallelReplace, ComesBeforeMaterialize) {
   Rig rig;
   EXPECT_THAT(refusal({2, ActivationSplit::none}, tiny(),
-                      [&](nn::Gpt2& model, auto&) {
+                      [&](nn::CausalLm& model, auto&) {
                         model.parameters()[0]->value = rig.tensor({31, 12}, 1);
                       }),
               HasSubstr("transformer.wte.weight has a value already"));

@@ -22,7 +22,7 @@
 #include "shoal/nn/autograd/device_values.h"
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/capture/step_capture.h"
-#include "shoal/nn/models/gpt2/model.h"
+#include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/optim/master_weights.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
@@ -306,13 +306,13 @@ TEST_F(BiasGradient, IsASeparatePassIfTimedSumsAreInaccurate) {
 // Returns the kernel count of a captured step and the last loss. The model is a GPT-2 with 8 biases
 // of products and 132 rows, which a separate pass sums in two chunks and then adds.
 std::pair<std::uint64_t, double> captured_step() {
-  nn::Gpt2Config config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = 61;
-  config.n_positions = 66;
-  config.n_embd = 32;
-  config.n_layer = 2;
-  config.n_head = 2;
-  config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0;
+  config.max_position_embeddings = 66;
+  config.hidden_size = 32;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 2;
+  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0;
   const auto upstream = make_device_memory(Device::cuda(0));
   PoolMemory pool(*upstream);
   nn::PlannedMemory memory(pool, *upstream);
@@ -322,7 +322,7 @@ std::pair<std::uint64_t, double> captured_step() {
   nn::Context context(*kernels, memory, dispatcher);
   nn::StepStateMemory state(*kernels, memory);
   context.random.state = state.pointer();
-  nn::Gpt2 model(config);
+  nn::CausalLm model(config);
   model.materialize(context, DType::f32);
   const auto parameters = model.parameters();
   nn::MasterWeights masters(parameters, DType::bf16, *kernels, memory);

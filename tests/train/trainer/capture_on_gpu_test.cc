@@ -116,8 +116,8 @@ Ran train(const TrainingArguments& arguments, const Rest& rest = {}) {
   std::mutex mutex;
   const auto store = make_hash_store();
   RunOptions options{.ranks = rest.ranks};
-  options.config.n_head = 4;  // so that two ranks can share the heads
-  options.config.n_embd = rest.width;
+  options.config.num_attention_heads = 4;  // so that two ranks can share the heads
+  options.config.hidden_size = rest.width;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();

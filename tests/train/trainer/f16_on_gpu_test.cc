@@ -75,7 +75,7 @@ class F16OnGpu : public ::testing::Test {
 
 TEST_F(F16OnGpu, Gpt2LearnsAsInF32) {
   RunOptions grouped;
-  grouped.config.attn_pdrop = 0.2;
+  grouped.config.attention_dropout = 0.2;
   const Outcome narrow = run(arguments(true, 6), on_gpu(grouped)),
                 wide = run(arguments(false, 6), on_gpu(grouped));
   RunOptions host = grouped;

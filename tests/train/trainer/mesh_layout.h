@@ -12,9 +12,9 @@ namespace shoal::test {
 inline constexpr std::int64_t kGlobalBatch = 8;
 
 // Two or four ranks can share the four heads. There are four units.
-inline nn::Gpt2Config mesh_config() {
-  nn::Gpt2Config config = toy_config();
-  config.n_head = 4;
+inline nn::DecoderConfig mesh_config() {
+  nn::DecoderConfig config = toy_config();
+  config.num_attention_heads = 4;
   return config;
 }
 

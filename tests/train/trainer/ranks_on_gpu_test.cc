@@ -73,7 +73,7 @@ Ran train(const Layout& layout, const std::string& output, const Options& how) {
   std::mutex mutex;
   const auto store = make_hash_store();
   RunOptions options{.ranks = 2, .samples = 32, .header = true, .initial_weights = how.initial};
-  options.config.n_head = 4;
+  options.config.num_attention_heads = 4;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();

@@ -223,7 +223,7 @@ std::vector<std::string> errors_of_an_evaluation(bool leaves) {
   std::list<std::unique_ptr<Communicator>> communicators;
   std::mutex mutex;
   test::RunOptions options{.ranks = 2, .samples = 16};
-  options.config.n_head = 4;
+  options.config.num_attention_heads = 4;
   options.prepare = [&](CausalLmTask&, TrainerParts& parts) {
     World world;
     world.rank = world.local_rank = parts.communicator->rank();

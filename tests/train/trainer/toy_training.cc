@@ -98,13 +98,13 @@ test::RankBody body_of(const TrainingArguments& arguments, const RunOptions& opt
 
 }  // namespace
 
-nn::Gpt2Config toy_config() {
-  nn::Gpt2Config config;
+nn::DecoderConfig toy_config() {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = kToyVocabulary;
-  config.n_positions = 16;
-  config.n_embd = 24;
-  config.n_layer = 2;
-  config.n_head = 3;
+  config.max_position_embeddings = 16;
+  config.hidden_size = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
   config.bos_token_id = config.eos_token_id = 0;
   return config;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shoal/nn/models/gpt2/config.h"
+#include "shoal/nn/models/decoder/config.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/trainer/trainer.h"
@@ -14,7 +14,7 @@
 namespace shoal::test {
 
 inline constexpr std::int32_t kToyVocabulary = 61;
-nn::Gpt2Config toy_config();
+nn::DecoderConfig toy_config();
 
 class Recorder final : public TrainerCallback {
  public:
@@ -54,7 +54,7 @@ struct RunOptions {
   std::int64_t eval_samples = 0;
   std::int64_t stop_after = -1, signal_after = -1;
   std::int64_t fail_after = -1;  // the last rank throws after this step; -1: never
-  nn::Gpt2Config config = toy_config();
+  nn::DecoderConfig config = toy_config();
   bool header = false;
   std::function<std::int64_t(int rank)> memory_limit = {};         // bytes; empty: none
   std::string save_model_to = {}, initial_weights = {};            // directories; empty: none

@@ -117,7 +117,7 @@ TEST(TrainerResume, RefusesUnsupportedResumes) {
   EXPECT_THAT(error_of(arguments), HasSubstr("no COMPLETE marker"));
   arguments.resume_from_checkpoint = output / "checkpoint-2";
   RunOptions wider;
-  wider.config.n_embd = 48;
+  wider.config.hidden_size = 48;
   EXPECT_THAT(error_of(arguments, wider), HasSubstr("n_embd is 24 in " + output.path()));
   CheckpointTransaction(output / "model-only", 2).commit();
   arguments.resume_from_checkpoint = output / "model-only";

@@ -114,21 +114,21 @@ TEST(TrainerMesh, ACheckpointOfAnotherModelIsRefusedByAll) {
     change(options.config);
     return options;
   };
-  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_layer += 1; })),
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.num_hidden_layers += 1; })),
               ::testing::Each(AllOf(HasSubstr("lacks transformer.h."), HasSubstr("and 4 more"))));
-  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_embd *= 2; })),
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.hidden_size *= 2; })),
               ::testing::Each(HasSubstr("ln_1.weight is [24], the model wants [48]")));
   // With a smaller model, the message names the unused tensors.
-  EXPECT_THAT(run(arguments, with([](auto& c) { c.n_layer -= 1; })).main.messages,
+  EXPECT_THAT(run(arguments, with([](auto& c) { c.num_hidden_layers -= 1; })).main.messages,
               HasSubstr("not used: transformer.h."));
   // A resumed run must have the same model also in settings that the tensors do not show.
   arguments.resume_from_checkpoint = output / "checkpoint-2";
-  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.n_layer -= 1; })),
+  EXPECT_THAT(errors_of(arguments, with([](auto& c) { c.num_hidden_layers -= 1; })),
               ::testing::Each(AllOf(HasSubstr("n_layer is 2 in " + output.path()),
                                     HasSubstr("config.json and 1 here"))));
   EXPECT_THAT(errors_of(arguments, with([](auto& c) {
-                          c.n_head = 2;
-                          c.activation_function = "gelu";
+                          c.num_attention_heads = 2;
+                          c.hidden_act = "gelu";
                         })),
               ::testing::Each(AllOf(HasSubstr("n_head is 4 in "), HasSubstr("and 2 here"),
                                     HasSubstr("activation_function is \"gelu_new\" in "))));

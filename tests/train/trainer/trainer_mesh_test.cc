@@ -265,7 +265,7 @@ TEST(TrainerMesh, CutsAUsersOwnModule) {
       task.model().replace_modules(
           [](std::unique_ptr<nn::Module>& child) -> std::unique_ptr<nn::Module> {
             if (child->kind() != "CausalSelfAttention") return nullptr;
-            return std::make_unique<Mixer>(mesh_config().n_embd);
+            return std::make_unique<Mixer>(mesh_config().hidden_size);
           });
       task.model().name_tree();
       parts.tensor_parallel = given;

@@ -48,9 +48,9 @@ Ran train(const Layout& layout, bool offloads, std::int64_t width = kWidth) {
   ran.of_ranks.resize(static_cast<std::size_t>(layout.ranks()));
   std::mutex mutex;
   RunOptions options{.ranks = layout.ranks(), .samples = 64};
-  options.config.n_embd = width;
-  options.config.n_layer = kBlocks;
-  options.config.n_head = 4;
+  options.config.hidden_size = width;
+  options.config.num_hidden_layers = kBlocks;
+  options.config.num_attention_heads = 4;
   options.after = [&](Trainer& trainer, int rank) {
     const std::lock_guard lock(mutex);
     EXPECT_EQ(trainer.offloaded().has_value(), offloads);

@@ -62,7 +62,7 @@ class PackedFile {
   };
   RunOptions options(int ranks, bool packed = true) const {
     RunOptions options{.ranks = ranks};
-    options.config.n_head = 4;
+    options.config.num_attention_heads = 4;
     std::shared_ptr<const Dataset> dataset = blocks_;
     if (!packed) dataset = std::make_shared<Alone>(*this);
     options.prepare = [dataset](CausalLmTask&, TrainerParts& parts) {
@@ -150,7 +150,8 @@ TEST(TrainerPackedRanks, TargetsCountAsInPaddedRuns) {
     TrainingArguments a = arguments_for(output / "run", rows / ranks, 1);
     a.max_steps = 3;
     RunOptions options = file.options(ranks, packed);
-    options.config.embd_pdrop = options.config.attn_pdrop = options.config.resid_pdrop = 0;
+    options.config.embedding_dropout = options.config.attention_dropout =
+        options.config.hidden_dropout = 0;
     const Outcome outcome = run(a, options);
     std::vector<double> numbers = outcome.main.losses;
     numbers.insert(numbers.end(), outcome.main.norms.begin(), outcome.main.norms.end());

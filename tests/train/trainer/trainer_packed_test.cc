@@ -23,7 +23,7 @@ constexpr std::int64_t kGlobalBatch = 8, kRows = 10;
 
 RunOptions packed_rows(int ranks = 1, std::int64_t rows = 48) {
   RunOptions options{.ranks = ranks};
-  options.config.n_head = 4;
+  options.config.num_attention_heads = 4;
   options.prepare = [rows](CausalLmTask&, TrainerParts& parts) {
     parts.train_dataset = std::make_shared<PackedRows>(rows, kToyVocabulary);
   };
@@ -56,9 +56,9 @@ TEST(TrainerPacked, MeshesTrainAsOneRankDoes) {
                              {.tp = 2, .microbatches = 2, .more = {{"prescaled_batch", true}}},
                              {.tp = 2, .more = {{"prescaled_batch", true}, {"optimize", "speed"}}},
                              {.rdp = 2,
-                              .pp = 2,
-                              .microbatches = 2,
-                              .more = {{"sharding_strategy", "SHARD_GRAD_OP"}}},
+                             .pp = 2,
+                             .microbatches = 2,
+                             .more = {{"sharding_strategy", "SHARD_GRAD_OP"}}},
                              {.pp = 2, .tp = 2, .microbatches = 2}}) {
       // Replicas fill the last batch of an epoch with earlier rows.
       if (rows == 41 && layout.rdp > 1) continue;
@@ -104,7 +104,7 @@ TEST(TrainerPacked, OffloadingChangesNoBit) {
   a.gradient_accumulation_steps = 2;
   a.gradient_checkpointing = true;
   RunOptions options = packed_rows();
-  options.config.n_embd = kWidth;
+  options.config.hidden_size = kWidth;
   const auto kept = run(a, options);
   a.activation_offloading = true;
   parallel::OffloadStatistics offloaded;
@@ -114,7 +114,7 @@ TEST(TrainerPacked, OffloadingChangesNoBit) {
   EXPECT_EQ(away.main.norms, kept.main.norms);
   // Offloaded tensors: the inputs of the blocks and of the head's norm, and the gradient
   // that the head computes.
-  EXPECT_EQ(offloaded.tensors, kSteps * 2 * (options.config.n_layer + 2));
+  EXPECT_EQ(offloaded.tensors, kSteps * 2 * (options.config.num_hidden_layers + 2));
   EXPECT_EQ(offloaded.bytes, offloaded.tensors * kStream);
 }
 
@@ -152,7 +152,8 @@ TEST(TrainerPacked, TextsComputeLikeSeparateTexts) {
                          {"tensor_parallel_degree", 2},
                          {"prescaled_batch", true},
                          {"microbatches", 2}};
-    options.config.embd_pdrop = options.config.attn_pdrop = options.config.resid_pdrop = 0;
+    options.config.embedding_dropout = options.config.attention_dropout =
+        options.config.hidden_dropout = 0;
     options.prepare = [packed](CausalLmTask&, TrainerParts& parts) {
       if (packed)
         parts.train_dataset = std::make_shared<PackedRows>(kRows, kToyVocabulary);

@@ -10,8 +10,8 @@
 #include "train/trainer/toy_training.h"
 #include <gmock/gmock.h>
 
-#include "shoal/nn/models/gpt2/model.h"
-#include "shoal/nn/models/llama/trunk.h"
+#include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/decoder/trunk.h"
 #include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
 
@@ -121,18 +121,18 @@ std::unique_ptr<nn::DecoderTrunk> tiny_decoder(const Case& test) {
   std::optional<std::int64_t> padding;
   if (!test.regression) padding = 0;
   if (test.model_type == std::string("gpt2")) {
-    nn::Gpt2Config config;
+    nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
     config.vocab_size = test::kToyVocabulary;
-    config.n_positions = config.n_embd = 24;
-    config.n_layer = 3;
-    config.n_head = 4;
-    config.n_inner = 40;
+    config.max_position_embeddings = config.hidden_size = 24;
+    config.num_hidden_layers = 3;
+    config.num_attention_heads = 4;
+    config.intermediate_size = 40;
     config.initializer_range = 0.2;
     config.pad_token_id = padding;
     config.labels = labels;
-    return std::make_unique<nn::Gpt2Transformer>(config);
+    return std::make_unique<nn::DecoderTrunk>(config);
   }
-  nn::LlamaConfig config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("llama");
   config.vocab_size = test::kToyVocabulary;
   config.hidden_size = 24;
   config.intermediate_size = 40;
@@ -144,7 +144,7 @@ std::unique_ptr<nn::DecoderTrunk> tiny_decoder(const Case& test) {
   config.attention_dropout = 0.1;
   config.pad_token_id = padding;
   config.labels = labels;
-  return std::make_unique<nn::LlamaTrunk>(config);
+  return std::make_unique<nn::DecoderTrunk>(config);
 }
 
 std::unique_ptr<Task> make_toy_task(const Case& test) {
@@ -573,10 +573,10 @@ TEST(MaskAsLengths, AreOfTextsWithPaddingBehindThem) {
 // Without the mask the losses stay the same: no position that counts attends to later padding.
 TEST(NeededMask, ChangesNoLossOfADecoder) {
   const auto memory = make_host_memory();
-  nn::Gpt2Config config;
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt2");
   config.vocab_size = test::kToyVocabulary;
-  config.n_positions = config.n_embd = 16;
-  config.n_layer = config.n_head = 2;
+  config.max_position_embeddings = config.hidden_size = 16;
+  config.num_hidden_layers = config.num_attention_heads = 2;
   config.bos_token_id = config.eos_token_id = 0;
   CausalLmTask task(config);
   const auto kernels = kernels::make_cpu_kernels({.threads = 1});

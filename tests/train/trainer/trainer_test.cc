@@ -41,7 +41,7 @@ TEST(Trainer, LearnsAndRepeatsToTheBit) {
 TEST(Trainer, DropoutChangesTheCurve) {  // so that the tests below are meaningful
   const TemporaryDirectory output;
   RunOptions still;
-  still.config.resid_pdrop = still.config.embd_pdrop = still.config.attn_pdrop = 0;
+  still.config.hidden_dropout = still.config.embedding_dropout = still.config.attention_dropout = 0;
   auto arguments = toy_arguments(output.path());
   arguments.max_steps = 3;
   EXPECT_NE(run(arguments).main.losses, run(arguments, still).main.losses);
@@ -199,7 +199,7 @@ class EvenDataset final : public Dataset {
 TEST(Trainer, StepCaptureOfAMeshChangesNothing) {
   const TemporaryDirectory output;
   RunOptions options{.ranks = 2};
-  options.config.n_head = 4;
+  options.config.num_attention_heads = 4;
   options.prepare = [](CausalLmTask&, TrainerParts& parts) {
     parts.train_dataset = std::make_shared<EvenDataset>();
   };
@@ -244,8 +244,8 @@ TEST(Trainer, ActivationOffloadingChangesNoBitAndSavesWhatLeaves) {
   arguments.max_steps = 3;
   arguments.gradient_checkpointing = true;
   RunOptions options{.config = test::toy_config()};
-  options.config.n_layer = 8;
-  options.config.n_embd = 192;
+  options.config.num_hidden_layers = 8;
+  options.config.hidden_size = 192;
   const auto kept = run(arguments, options);
   arguments.activation_offloading = true;
   const auto offloaded = run(arguments, options);

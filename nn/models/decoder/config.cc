@@ -1,0 +1,263 @@
+#include "shoal/nn/models/decoder/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/config_reader.h"
+#include "shoal/nn/models/decoder/family.h"
+#include "shoal/nn/models/model_type.h"
+#include "shoal/nn/models/written_config.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::nn {
+namespace {
+
+bool is_rotary(const DecoderFamily& family) {
+  return family.attention == DecoderFamily::Attention::grouped;
+}
+
+void read_field(const ConfigReader& read, const ConfigField& field, DecoderConfig& config) {
+  std::visit(
+      [&](auto member) {
+        auto& out = config.*member;
+        using Value = std::remove_reference_t<decltype(out)>;
+        if constexpr (std::same_as<Value, std::int64_t>)
+          read.integer(field.name, out);
+        else if constexpr (std::same_as<Value, double>)
+          read.number(field.name, out);
+        else if constexpr (std::same_as<Value, bool>)
+          read.boolean(field.name, out);
+        else if constexpr (std::same_as<Value, std::string>)
+          read.text(field.name, out);
+        else if constexpr (std::same_as<Value, std::vector<std::string>>)
+          read.list(field.name, out);
+        else if (&out == &config.eos_token_id)  // Llama 3 has a list of them
+          read.first_integer(field.name, out);
+        else
+          read.optional_integer(field.name, out);
+      },
+      field.member);
+}
+
+nlohmann::json json_of(const ConfigField& field, const DecoderConfig& config) {
+  return std::visit(
+      [&](auto member) -> nlohmann::json {
+        const auto& value = config.*member;
+        using Value = std::remove_cvref_t<decltype(value)>;
+        if constexpr (std::same_as<Value, std::optional<std::int64_t>>)
+          return value ? nlohmann::json(*value) : nlohmann::json();
+        else if constexpr (std::same_as<Value, std::int64_t>) {
+          if (&value == &config.head_dim) return config.head_channels();
+          if (&value == &config.num_key_value_heads) return config.key_heads();
+          if (&value == &config.intermediate_size && value == 0) return nullptr;
+          return value;
+        } else {
+          return value;
+        }
+      },
+      field.member);
+}
+
+// "n_embd": the family's name of a member; empty if config.json does not have it.
+template <typename Value>
+std::string_view name_of(const DecoderFamily& family, Value DecoderConfig::*member) {
+  for (const ConfigField& field : family.fields)
+    if (const auto* const known = std::get_if<Value DecoderConfig::*>(&field.member);
+        known != nullptr && *known == member)
+      return field.name;
+  return {};
+}
+
+void check_sizes_of(const DecoderConfig& config, const DecoderFamily& family) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
+  struct Size {
+    std::int64_t DecoderConfig::*member;
+    std::int64_t least, most;
+  };
+  const std::int64_t inner = family.defaults.intermediate_size == 0 ? 0 : 1;
+  for (const Size& size : {Size{&DecoderConfig::vocab_size, 1, kLimit - 1},
+                           {&DecoderConfig::hidden_size, 1, kMostWidth},
+                           {&DecoderConfig::intermediate_size, inner, kMostWidth},
+                           {&DecoderConfig::num_hidden_layers, 0, kMostLayers},
+                           {&DecoderConfig::num_attention_heads, 1, kMostWidth},
+                           {&DecoderConfig::max_position_embeddings, 1, kLimit - 1}})
+    SHOAL_CHECK(config.*size.member >= size.least && config.*size.member <= size.most,
+                "{} {} is beyond reason", name_of(family, size.member), config.*size.member);
+  const auto heads = name_of(family, &DecoderConfig::num_attention_heads);
+  SHOAL_CHECK(
+      config.num_key_value_heads >= 0 && config.num_attention_heads % config.key_heads() == 0,
+      "{} {} is not a multiple of num_key_value_heads {}", heads, config.num_attention_heads,
+      config.num_key_value_heads);
+  SHOAL_CHECK(config.head_dim > 0 ||
+                  (config.head_dim == 0 && config.hidden_size % config.num_attention_heads == 0),
+              "{} {} is not a multiple of {} {}, and head_dim is {}",
+              name_of(family, &DecoderConfig::hidden_size), config.hidden_size, heads,
+              config.num_attention_heads, config.head_dim);
+  check_parameters(config.trunk_parameters());
+  SHOAL_CHECK(config.head_channels() <= kMostHeadWidth, "heads of {} channels are beyond reason",
+              config.head_channels());
+}
+
+void check_windows(const DecoderConfig& config) {
+  const bool has_window = config.sliding_window && config.use_sliding_window;
+  SHOAL_CHECK(!has_window || *config.sliding_window > 0, "sliding_window {} is not above 0",
+              *config.sliding_window);
+  const std::vector<std::string>& types = config.layer_types;
+  SHOAL_CHECK(types.empty() || std::ssize(types) == config.num_hidden_layers,
+              "layer_types has {} entries for {} layers", types.size(), config.num_hidden_layers);
+  for (const std::string& type : types) {
+    const bool slides = type == "sliding_attention";
+    SHOAL_CHECK(slides || type == "full_attention",
+                "layer type '{}' is not supported; full_attention and sliding_attention are",
+                shortened(type));
+    SHOAL_CHECK(!slides || has_window,
+                "layer_types names sliding_attention without a window; set "
+                "sliding_window, and use_sliding_window if there is one");
+  }
+}
+
+}  // namespace
+
+DecoderConfig DecoderConfig::of(std::string_view model_type) {
+  return decoder_family(model_type, "the configuration").defaults;
+}
+
+DecoderConfig DecoderConfig::from_json(const nlohmann::json& object, std::string_view name) {
+  const ConfigReader read(object, name);
+  const DecoderFamily& family = decoder_family(model_type_of(object, name), name);
+  DecoderConfig config = family.defaults;
+  for (const ConfigField& field : family.fields) read_field(read, field, config);
+  config.labels = DecoderLabels::read(read);
+  if (is_rotary(family)) {
+    for (const char* key : {"rope_parameters", "rope_scaling"})
+      if (const auto* found = read.find(key))
+        config.rope_scaling.read(*found, fmt::format("{}, {}", name, key), config.rope_theta);
+    // Outside the object it has priority in transformers.
+    if (config.rope_scaling.rope_type != "default")
+      read.optional_integer("original_max_position_embeddings",
+                            config.rope_scaling.original_max_position_embeddings);
+  }
+  bool token_bias = true;
+  read.boolean("token_classification_bias", token_bias);
+  if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
+  read.refuse_true("is_encoder_decoder");
+  read.refuse_true("add_cross_attention");
+  read.refuse_filled("quantization_config");
+  read.refuse_filled("pruned_heads");
+  try {
+    config.check();
+  } catch (const Error& error) {
+    read.fail(fmt::format("does not describe a {}: {}", family.title, error.message()));
+  }
+  config.source = object.dump();
+  return config;
+}
+
+DecoderConfig DecoderConfig::from_file(const std::string& path) {
+  return from_json(read_json_file(path), path);
+}
+
+nlohmann::ordered_json DecoderConfig::known_fields(DecoderHead head) const {
+  const DecoderFamily& family = this->family();
+  nlohmann::json known = family.constants;
+  known["model_type"] = model_type;
+  for (const ConfigField& field : family.fields) known[field.name] = json_of(field, *this);
+  if (layer_types.empty()) known.erase("layer_types");
+  // Written as in transformers 4; version 5 reads it, too.
+  if (is_rotary(family)) known["rope_scaling"] = rope_scaling.to_json();
+  nlohmann::ordered_json ordered(known);
+  labels.write(head, ordered);
+  return ordered;
+}
+
+nlohmann::ordered_json DecoderConfig::to_json(std::string_view dtype, DecoderHead head) const {
+  const DecoderFamily& family = this->family();
+  const nlohmann::ordered_json now = known_fields(head);
+  const nlohmann::ordered_json before =
+      source.empty()
+          ? now
+          : from_json(parse_json(source, "config.json"), "config.json").known_fields(head);
+  nlohmann::ordered_json out = written_config(
+      {.read = source,
+       .architecture =
+           fmt::format("{}{}", family.class_prefix,
+                       head == DecoderHead::causal_lm ? family.language_model : class_suffix(head)),
+       .dtype = dtype},
+      before, now);
+  if (is_rotary(family) && (before["rope_theta"] != now["rope_theta"] ||
+                            before["rope_scaling"] != now["rope_scaling"])) {
+    out.erase("rope_parameters");
+    for (const char* name : {"rope_theta", "rope_scaling"}) out[name] = now[name];
+  }
+  return out;
+}
+
+const DecoderFamily& DecoderConfig::family() const {
+  return decoder_family(model_type, "the configuration");
+}
+
+void DecoderConfig::check() const {
+  const DecoderFamily& family = this->family();
+  check_sizes_of(*this, family);
+  check_windows(*this);
+  const auto& known = family.activations;
+  SHOAL_CHECK(std::ranges::find(known, hidden_act) != known.end(),
+              "{} '{}' is not supported; {} {}", name_of(family, &DecoderConfig::hidden_act),
+              shortened(hidden_act), fmt::join(known, ", "), known.size() == 1 ? "is" : "are");
+  for (const auto member : {&DecoderConfig::embedding_dropout, &DecoderConfig::hidden_dropout,
+                            &DecoderConfig::attention_dropout})
+    SHOAL_CHECK(this->*member >= 0 && this->*member < 1, "{} {} is not in [0, 1)",
+                name_of(family, member), this->*member);
+  labels.check();
+  SHOAL_CHECK(norm_eps > 0 && initializer_range >= 0 && rope_theta > 0,
+              "{} {}, initializer_range {}, rope_theta {}",
+              name_of(family, &DecoderConfig::norm_eps), norm_eps, initializer_range, rope_theta);
+  if (!is_rotary(family)) return;
+  SHOAL_CHECK(head_channels() % 2 == 0, "heads of {} channels: rotary positions turn pairs",
+              head_channels());
+  rope_scaling.check(head_channels());
+}
+
+std::int64_t DecoderConfig::window(std::int64_t layer) const {
+  if (!sliding_window || !use_sliding_window) return 0;
+  const bool slides = layer_types.empty()
+                          ? layer >= max_window_layers
+                          : layer_types[static_cast<std::size_t>(layer)] == "sliding_attention";
+  // A window of all positions changes nothing, and fewer kernels know windows.
+  return slides && *sliding_window < max_position_embeddings ? *sliding_window : 0;
+}
+
+float DecoderConfig::attention_scale(std::int64_t layer) const {
+  double scale = 1;
+  if (scale_attn_weights) scale /= std::sqrt(static_cast<double>(head_channels()));
+  if (scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer + 1);
+  return static_cast<float>(scale);
+}
+
+double DecoderConfig::trunk_parameters() const {
+  const DecoderFamily& family = this->family();
+  const auto c = static_cast<double>(hidden_size), f = static_cast<double>(inner());
+  const auto rows =
+      static_cast<double>(vocab_size + (family.positions.empty() ? 0 : max_position_embeddings));
+  const auto heads =
+      static_cast<double>(head_channels()) * static_cast<double>(num_attention_heads + key_heads());
+  return rows * c +
+         static_cast<double>(num_hidden_layers) * (2 * heads + (family.gated_mlp ? 3 : 2) * f) * c;
+}
+
+void spell_plainly(nlohmann::json& config) {
+  const nlohmann::json* parameters = find_field(config, "rope_parameters");
+  if (parameters == nullptr) return;
+  nlohmann::json scaling = *parameters;
+  scaling.erase("rope_theta");
+  config["rope_scaling"] = std::move(scaling);
+  config.erase("rope_parameters");
+}
+
+}  // namespace shoal::nn

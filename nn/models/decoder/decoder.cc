@@ -1,0 +1,140 @@
+#include "shoal/nn/models/decoder/decoder.h"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/config_reader.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
+#include "shoal/runtime/io/files.h"
+#include "shoal/runtime/io/json.h"
+
+namespace shoal::nn {
+namespace {
+
+// The part of a name after `base` and a dot; nullopt if the name has no such prefix.
+std::optional<std::string_view> below(std::string_view name, std::string_view base) {
+  if (!name.starts_with(base) || name.size() <= base.size() || name[base.size()] != '.')
+    return std::nullopt;
+  return name.substr(base.size() + 1);
+}
+
+// generation_config.json: the token ids of the model's own config.
+nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
+  nlohmann::ordered_json out{{"_from_model_config", true}};
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
+  return out;
+}
+
+// The file is saved as it was read, so errors in it would spread.
+void check_generation_config(const std::string& text, const std::string& path) {
+  const nlohmann::json config = parse_json(text, path);
+  const ConfigReader read(config, path);
+  std::optional<std::int64_t> id;
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    read.first_integer(name, id);
+}
+
+}  // namespace
+
+std::string Decoder::describe() const {
+  const DecoderTrunk& model = trunk();
+  const DecoderHead head = head_kind();
+  if (head == DecoderHead::causal_lm)
+    return fmt::format("{}, {}", model.config().model_type, model.describe());
+  std::string text =
+      fmt::format("{} for {}, {}", model.config().model_type, to_string(head), model.describe());
+  const DecoderLabels& labels = model.config().labels;
+  if (head == DecoderHead::question_answering) return text;
+  const bool numbers = head == DecoderHead::sequence_classification && labels.regression();
+  return text + fmt::format(", {} {}", labels.num_labels, numbers ? "numbers" : "labels");
+}
+
+LoadReport Decoder::load(const std::string& directory, const AssignParameter& assign) {
+  const DecoderTrunk& model = trunk();
+  const DecoderHead head = head_kind();
+  const std::string_view base = model.base_name(head);
+  keep_generation_config(directory);
+  const Parameter* const table = model.embedding().weight().get();
+  const auto candidates = [&model, base, table](const std::string& parameter) {
+    std::vector<std::string> names{parameter};
+    const auto bare = below(parameter, base);
+    if (!bare) return names;
+    for (const std::string_view other : model.base_names())
+      if (other != base) names.push_back(fmt::format("{}.{}", other, *bare));
+    names.emplace_back(*bare);
+    // Some files store a tied table only as the head's weight.
+    if (model.config().tie_word_embeddings && parameter == table->name())
+      names.emplace_back("lm_head.weight");
+    return names;
+  };
+  const auto ignored = [&model, head](std::string_view tensor) {
+    if (head == DecoderHead::causal_lm && model.config().tie_word_embeddings &&
+        tensor == "lm_head.weight")
+      return true;
+    std::string_view bare = tensor;
+    for (const std::string_view name : model.base_names())
+      if (const auto part = below(tensor, name)) bare = *part;
+    return model.is_buffer(bare);
+  };
+  const auto is_head = [base](const std::string& parameter) { return !below(parameter, base); };
+  return load_weights(directory, *this,
+                      {.candidates = candidates, .ignored = ignored, .may_be_new = is_head},
+                      assign);
+}
+
+void Decoder::keep_generation_config(const std::string& directory) {
+  const std::string path = directory + "/generation_config.json";
+  if (head_kind() != DecoderHead::causal_lm || !path_exists(path)) return;
+  generation_config_ = read_text_file(path);
+  check_generation_config(generation_config_, path);
+}
+
+std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {
+  const auto write = [&](const char* name, const std::string& text) {
+    write_file_atomically(fmt::format("{}/{}", directory, name), text);
+  };
+  const nlohmann::ordered_json config = trunk().config().to_json(torch_name(dtype), head_kind());
+  write("config.json", config.dump(2) + "\n");
+  if (head_kind() != DecoderHead::causal_lm) return {"config.json"};
+  write("generation_config.json",
+        generation_config_.empty() ? generation_config(config).dump(2) + "\n" : generation_config_);
+  return {"config.json", "generation_config.json"};
+}
+
+std::string Decoder::unit_name(int unit) const {
+  if (unit == 0) return "embeddings";
+  return unit == units() - 1 ? "head" : trunk().block_name(unit - 1);
+}
+
+std::vector<Module*> Decoder::unit_modules(int unit) const {
+  if (unit == 0) return trunk().embeddings();
+  if (unit == units() - 1) return {&trunk().last_norm(), &head_module()};
+  return {&trunk().block(unit - 1)};
+}
+
+ResidualStream Decoder::forward_unit(Context& context, int unit, ResidualStream stream,
+                                     const ChainInput& input) {
+  SHOAL_CHECK(
+      input.sequences.defined() == input.positions.defined(),
+      "of rows with several texts there are {}: give both (positions_in())",
+      input.sequences.defined() ? "sequences without positions" : "positions without sequences");
+  if (unit == 0) return {trunk().embed(context, input.ids, 0, input.positions), std::nullopt, {}};
+  return trunk().forward_block(context, unit - 1, std::move(stream),
+                               {input.key_mask, nullptr, input.sequences, input.positions});
+}
+
+LossOutput Decoder::run(Context& context, const ChainInput& input) {
+  context.begin_forward();
+  return forward_head(
+      context,
+      forward_units(context, *this, 0, units() - 1, {}, input, gradient_checkpointing_ ? 1 : 0),
+      input);
+}
+
+}  // namespace shoal::nn

@@ -1,0 +1,88 @@
+// The differences between decoders, as data: pieces, module names, config.json fields. The defaults
+// are Llama's. Each family has a row in decoder_families() and a family.cc.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "shoal/nn/models/decoder/config.h"
+
+namespace shoal::nn {
+
+// A field of config.json and the member that holds it.
+struct ConfigField {
+  std::string_view name;
+  std::variant<std::int64_t DecoderConfig::*, double DecoderConfig::*, bool DecoderConfig::*,
+               std::string DecoderConfig::*, std::optional<std::int64_t> DecoderConfig::*,
+               std::vector<std::string> DecoderConfig::*>
+      member;
+};
+// The fields that Llama and its relatives share.
+std::vector<ConfigField> llama_fields(std::vector<ConfigField> more);
+
+// Children of a block, by their use.
+enum class BlockPart : std::uint8_t {
+  attention_norm,
+  attention,
+  attention_dropout,  // of the attention's result
+  mlp_norm,
+  mlp,
+  mlp_dropout,
+};
+
+struct DecoderFamily {
+  std::string_view model_type;    // "llama"
+  std::string_view title;         // "Llama", for messages
+  std::string_view class_prefix;  // "Llama": its classes are LlamaForSequenceClassification, ...
+  std::string_view language_model = "ForCausalLM";  // the suffix of that class
+
+  // Pieces.
+  enum class Attention : std::uint8_t {
+    grouped,  // GroupedSelfAttention: rotary positions, groups of heads with a key head
+    fused,    // CausalSelfAttention: one projection, learned positions added to the embeddings
+  } attention = Attention::grouped;
+  bool rms_norms = true;         // false: LayerNorm
+  bool gated_mlp = true;         // GatedMlp; false: Mlp
+  bool query_biases = false;     // q_proj, k_proj and v_proj have biases, whatever attention_bias
+  bool query_norms = false;      // norms of each head's queries and keys
+  bool padding_is_cold = true;   // the embedding of pad_token_id gets no gradient
+  bool scaled_residual = false;  // std of a branch's last layer is divided by sqrt(2 · layers)
+
+  // Module names. `base` is the trunk's name below a head, `answers_base` below that of question
+  // answering. Below the base: `embedding`, `positions` and `dropout` (empty: none), `layers`.N,
+  // `norm`. In a block: its children in the order of their parameters.
+  std::string_view base = "model", answers_base = "transformer";
+  std::string_view embedding = "embed_tokens", positions{}, dropout{}, layers = "layers",
+                   norm = "norm";
+  std::vector<std::pair<BlockPart, std::string_view>> block = {
+      {BlockPart::attention, "self_attn"},
+      {BlockPart::mlp, "mlp"},
+      {BlockPart::attention_norm, "input_layernorm"},
+      {BlockPart::mlp_norm, "post_attention_layernorm"}};
+  std::string_view token_head = "score";  // the token classifier
+  // Ends of the names of buffers that older versions saved.
+  std::vector<std::string_view> buffers = {"rotary_emb.inv_freq"};
+
+  // config.json.
+  std::vector<std::string_view> activations = {"silu"};
+  DecoderConfig defaults{};
+  std::vector<ConfigField> fields{};
+  nlohmann::json constants = {{"use_cache", true}};  // written, not read
+};
+
+const DecoderFamily& gpt2_family();
+const DecoderFamily& llama_family();
+const DecoderFamily& mistral_family();
+const DecoderFamily& qwen2_family();
+const DecoderFamily& qwen3_family();
+const std::vector<const DecoderFamily*>& decoder_families();
+// Null if there is no such family.
+const DecoderFamily* find_decoder_family(std::string_view model_type);
+// Throws invalid_argument, naming `source` and the known types.
+const DecoderFamily& decoder_family(std::string_view model_type, std::string_view source);
+
+}  // namespace shoal::nn
