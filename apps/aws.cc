@@ -99,6 +99,11 @@ sagemaker::Session session_of(const AwsWords& words) {
       {.profile = words.profile, .region = words.region, .endpoint_url = words.endpoint_url});
 }
 
+std::string job_name_in(const std::string& text) {
+  const auto slash = text.find(":training-job/");
+  return text.starts_with("arn:") && slash != text.npos ? text.substr(slash + 14) : text;
+}
+
 void print_log(const std::vector<sagemaker::LogEvent>& events, bool json) {
   for (const sagemaker::LogEvent& event : events) {
     if (json)

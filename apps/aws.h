@@ -7,6 +7,7 @@
 #include "aws_words.h"
 
 #include "shoal/runtime/base/deadlines.h"
+#include "shoal/sagemaker/job/job.h"
 #include "shoal/sagemaker/rest/logs.h"
 #include "shoal/sagemaker/rest/session.h"
 
@@ -14,8 +15,16 @@ namespace shoal::app {
 
 sagemaker::Session session_of(const AwsWords& words);
 
+// The name in a job's name or ARN, "arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME".
+std::string job_name_in(const std::string& text);
+
 // Columns are as wide as their longest cell, separated by two blanks; the last is not padded.
 std::string table(const std::vector<std::vector<std::string>>& rows);
+
+// Uploads the job's code from `directory` and creates the job. Returns its ARN. Says what it
+// uploads unless `quiet`.
+std::string create_job(const sagemaker::TrainingJob& job, const std::string& directory,
+                       const sagemaker::Session& session, bool quiet);
 
 // Prints log events, one per line: "algo-1 | text", or with `json` {"event": "log", ...}.
 void print_log(const std::vector<sagemaker::LogEvent>& events, bool json);

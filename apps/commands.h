@@ -24,7 +24,7 @@ void add_tokenizer(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_checkpoint(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
-void add_scale(CLI::App& app, Action& action);
+void add_study(CLI::App& app, Action& action);
 void add_jobs(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
 void add_diagnose(CLI::App& app, Action& action);

@@ -36,12 +36,6 @@ TrainingJobs jobs_of(const JobWords& words) {
   return TrainingJobs(session_of(words.aws).client(sagemaker::Service::sagemaker));
 }
 
-// Extracts the name from a name or an ARN, "arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME".
-std::string name_in(const std::string& text) {
-  const auto slash = text.find(":training-job/");
-  return text.starts_with("arn:") && slash != text.npos ? text.substr(slash + 14) : text;
-}
-
 std::string text_of(const std::optional<sagemaker::Moment>& moment) {
   return moment ? sagemaker::extended_time(*moment) : "-";
 }
@@ -77,7 +71,7 @@ std::string instances_of(const DescribedJob& job) {
 }
 
 int describe(const JobWords& words) {
-  const DescribedJob job = jobs_of(words).describe(name_in(words.names.front()));
+  const DescribedJob job = jobs_of(words).describe(job_name_in(words.names.front()));
   if (words.json) {
     print_json(job.answer);
     return 0;
@@ -108,12 +102,12 @@ int attach(const JobWords& words) {
   WatchOptions options = words.watch;
   options.json = words.json;
   options.logs = !words.no_logs;
-  return watch_job(session_of(words.aws), name_in(words.names.front()), options);
+  return watch_job(session_of(words.aws), job_name_in(words.names.front()), options);
 }
 
 int logs(const JobWords& words) {
   const sagemaker::Session session = session_of(words.aws);
-  const std::string name = name_in(words.names.front());
+  const std::string name = job_name_in(words.names.front());
   if (words.follow) {
     WatchOptions options = words.watch;
     options.json = words.json;
@@ -136,12 +130,12 @@ int logs(const JobWords& words) {
 int stop(const JobWords& words) {
   const TrainingJobs jobs = jobs_of(words);
   for (const std::string& name : words.names) {
-    jobs.stop(name_in(name));
+    jobs.stop(job_name_in(name));
     if (words.json)
-      print_json(ordered_json({{"stopping", name_in(name)}}), -1);
+      print_json(ordered_json({{"stopping", job_name_in(name)}}), -1);
     else
       terminal::print("{}: asked to stop; it gets SIGTERM, and 120 s later SIGKILL\n",
-                      name_in(name));
+                      job_name_in(name));
   }
   return 0;
 }
@@ -211,7 +205,7 @@ int cost(const JobWords& words) {
                                                  "OF THE FIRST"}};
   std::optional<double> first;
   for (const std::string& name : words.names) {
-    const DescribedJob job = jobs.describe(name_in(name));
+    const DescribedJob job = jobs.describe(job_name_in(name));
     const auto seconds = job.billed_instance_seconds();
     const std::vector<double> each = prices_of(prices, words.prices, job);
     const auto money = money_of(job, each);
@@ -252,7 +246,7 @@ int cost(const JobWords& words) {
 }
 
 int metrics(const JobWords& words) {
-  const DescribedJob job = jobs_of(words).describe(name_in(words.names.front()));
+  const DescribedJob job = jobs_of(words).describe(job_name_in(words.names.front()));
   if (words.json) {
     auto all = ordered_json::array();
     for (const auto& metric : job.metrics)

@@ -1,4 +1,4 @@
-// shoal: train, predict, evaluate, generate, tokenizer, data, checkpoint, report, scale, jobs, env,
+// shoal: train, predict, evaluate, generate, tokenizer, data, checkpoint, report, study, jobs, env,
 // diagnose, doctor, submit, plan, token, help, version.
 #include <csignal>
 #include <cstdio>
@@ -57,7 +57,7 @@ int run(int argc, char** argv) {
   add_data(app, action);
   add_checkpoint(app, action);
   add_report(app, action);
-  add_scale(app, action);
+  add_study(app, action);
   add_jobs(app, action);
   add_env(app, action);
   add_diagnose(app, action);

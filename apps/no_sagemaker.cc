@@ -1,11 +1,13 @@
-// Replaces aws.cc, jobs_command.cc, sources.cc and submit_job.cc in builds without libcurl or
-// pugixml.
+// Replaces aws.cc, job_output.cc, jobs_command.cc, sources.cc, study/job.cc and submit_job.cc in
+// builds without libcurl or pugixml.
 #include <cstdlib>
 
 #include "aws_words.h"
 #include "commands.h"
 #include "hub.h"
+#include "job_output.h"
 #include "sources.h"
+#include "study/job.h"
 #include <CLI/CLI.hpp>
 
 #include "shoal/runtime/base/error.h"
@@ -37,6 +39,16 @@ std::string region_of(const AwsWords& words) {
 std::string fetch_model(const std::string& name) { refuse("allow_download of " + name); }
 
 int submit_job(const SubmitWords& /*words*/) { refuse("shoal submit without --dry-run"); }
+
+void fetch_job_run(const AwsWords& /*words*/, const std::string& /*job*/,
+                   const std::string& /*directory*/) {
+  refuse("a report of a job");
+}
+
+StudyResult run_job(const StudyOptions& /*options*/, const StudyCell& /*cell*/, const Json& /*job*/,
+                    const JobPlace& /*place*/, const std::string& /*directory*/) {
+  refuse("a study of jobs");
+}
 
 command::Finding s3_finding() {
   return {"S3", "not in this build", false,

@@ -1,9 +1,13 @@
 // shoal report RUN...: summarises runs from their metrics.jsonl and results, and writes a page.
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
+#include "aws_words.h"
 #include "commands.h"
+#include "job_output.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +17,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/ordered_fields.h"
+#include "shoal/runtime/io/scratch_directory.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/report/measures.h"
 #include "shoal/train/report/page.h"
@@ -22,7 +27,8 @@ namespace shoal::app {
 namespace {
 
 struct ReportWords {
-  std::vector<std::string> runs;
+  std::vector<std::string> runs;  // directories, and SageMaker jobs
+  AwsWords aws;
   std::string output;  // empty: report.html in the run; for several runs, here
   bool json = false;
 };
@@ -114,12 +120,42 @@ void write_page(const std::vector<report::RunLog>& runs, const std::string& path
   }
 }
 
+// True if `run` is no path here, but looks like a SageMaker job's name or ARN.
+bool is_job(const std::string& run) {
+  if (path_exists(run)) return false;
+  return run.starts_with("arn:") ||
+         std::ranges::all_of(run, [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; });
+}
+
+// `scratch` keeps the files of jobs.
+std::vector<report::RunLog> read_all(const ReportWords& words, const ScratchDirectory& scratch) {
+  std::vector<std::string> directories = words.runs;
+  for (std::string& run : directories) {
+    if (!is_job(run)) continue;
+    const std::string name = run.substr(run.rfind('/') + 1);
+    try {
+      fetch_job_run(words.aws, run, scratch / name);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("{} is not there, and as a SageMaker job: {}", name, error.message()),
+                  error.remedy());
+    }
+    run = scratch / name;
+  }
+  std::vector<report::RunLog> runs = report::read_runs(directories);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (directories[i] != words.runs[i]) runs[i].directory = words.runs[i];
+  return runs;
+}
+
 int report_runs(const ReportWords& words) {
-  const std::vector<report::RunLog> runs = report::read_runs(words.runs);
+  const ScratchDirectory scratch;
+  const std::vector<report::RunLog> runs = read_all(words, scratch);
   std::string path = words.output;
   if (path.empty() && !words.json)
-    path = runs.size() > 1 ? "report.html"
-                           : (std::filesystem::path(runs[0].directory) / "report.html").string();
+    path = runs.size() > 1 || !is_directory(runs[0].directory)
+               ? "report.html"
+               : (std::filesystem::path(runs[0].directory) / "report.html").string();
   if (words.json) {
     auto all = nlohmann::ordered_json::array();
     for (const report::RunLog& run : runs) all.push_back(json_of(run));
@@ -142,11 +178,14 @@ void add_report(CLI::App& app, Action& action) {
   auto words = std::make_shared<ReportWords>();
   command
       ->add_option("run", words->runs,
-                   "output_dir of a run; of several the page compares them, and shows the scaling "
-                   "of runs on different numbers of ranks")
+                   "output_dir of a run, or a SageMaker job's name, whose output in S3 is read; of "
+                   "several the page compares them, and shows the scaling of runs on different "
+                   "numbers of ranks")
       ->required();
   command->add_option("--output", words->output,
-                      "the page; else report.html in the run's directory, of several runs here");
+                      "the page; else report.html in the run's directory, of jobs and several "
+                      "runs here");
+  add_aws_words(*command, words->aws);
   command->add_flag("--json", words->json,
                     "print the numbers as JSON; a page is then written only with --output");
   command->callback([&action, words] { action = [words] { return report_runs(*words); }; });

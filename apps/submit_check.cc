@@ -243,25 +243,28 @@ std::string directory_of(const std::string& path) {
   return std::filesystem::absolute(path).parent_path().string();
 }
 
-CheckedJob checked_job(const SubmitWords& words) {
+CheckedJob checked_job(const Json& file, const std::string& directory, const AwsWords& aws,
+                       const LocalData& data) {
   sagemaker::Problems problems;
-  CheckedJob checked;
+  CheckedJob checked{.data = data};
   std::vector<sagemaker::UploadedChannel> uploads;
-  if (!words.upload.empty()) checked.data = find_local_data(words.upload);
-  for (const LocalChannel& channel : checked.data.channels)
-    uploads.push_back({channel.name, channel.key});
-  checked.job = sagemaker::make_training_job(sagemaker::read_job_file(words.path),
-                                             {.region = region_of(words.aws),
-                                              .is_region_asked = words.aws.region.has_value(),
+  for (const LocalChannel& channel : data.channels) uploads.push_back({channel.name, channel.key});
+  checked.job = sagemaker::make_training_job(file,
+                                             {.region = region_of(aws),
+                                              .is_region_asked = aws.region.has_value(),
                                               .now = std::chrono::system_clock::now(),
                                               .uploads = uploads},
                                              problems);
-  for (const std::string& notice : checked.data.notices) checked.job.notices.push_back(notice);
-  const std::string directory = directory_of(words.path);
+  for (const std::string& notice : data.notices) checked.job.notices.push_back(notice);
   if (checked.job.code) sagemaker::check_source(*checked.job.code, directory, problems);
   check_run(checked, directory, problems);
   problems.check();
   return checked;
+}
+
+CheckedJob checked_job(const SubmitWords& words) {
+  return checked_job(sagemaker::read_job_file(words.path), directory_of(words.path), words.aws,
+                     words.upload.empty() ? LocalData{} : find_local_data(words.upload));
 }
 
 void print_notices(const sagemaker::TrainingJob& job) {

@@ -25,6 +25,9 @@ struct CheckedJob {
   std::string task;  // of `shoal train`; empty: not known before the job starts
 };
 CheckedJob checked_job(const SubmitWords& words);
+// The same for a job file's content; paths are relative to `directory`.
+CheckedJob checked_job(const sagemaker::Json& file, const std::string& directory,
+                       const AwsWords& aws, const LocalData& data = {});
 // Prints what may go wrong with the job to standard error.
 void print_notices(const sagemaker::TrainingJob& job);
 

@@ -32,6 +32,13 @@ void upload(const sagemaker::SourceCode& code, const std::string& directory,
 
 }  // namespace
 
+std::string create_job(const sagemaker::TrainingJob& job, const std::string& directory,
+                       const sagemaker::Session& session, bool quiet) {
+  if (job.code) upload(*job.code, directory, session, quiet);
+  const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
+  return jobs.create(nlohmann::json(job.request));
+}
+
 int submit_job(const SubmitWords& words) {
   const CheckedJob checked = checked_job(words);
   const sagemaker::TrainingJob& job = checked.job;
@@ -40,9 +47,7 @@ int submit_job(const SubmitWords& words) {
   place.region = job.region;
   const sagemaker::Session session = session_of(place);
   upload_data(checked.data, job, session, words.json);
-  if (job.code) upload(*job.code, directory_of(words.path), session, words.json);
-  const sagemaker::TrainingJobs jobs(session.client(sagemaker::Service::sagemaker));
-  const std::string arn = jobs.create(nlohmann::json(job.request));
+  const std::string arn = create_job(job, directory_of(words.path), session, words.json);
   if (words.json)
     print_json({{"event", "created"}, {"job", job.name}, {"region", job.region}, {"arn", arn}}, -1);
   else

@@ -63,6 +63,7 @@ std::span<const ExitRow> exit_status_exceptions() {
               "2 only before training begins; later such an error ends with 1. Each rank returns "
               "the status of the error that began the failure, not 5"},
       ExitRow{"shoal jobs attach, shoal submit --wait", "0 only if the job completed, else 1"},
+      ExitRow{"shoal study", "1 if a run failed; the same command continues with it"},
       ExitRow{"shoal checkpoint inspect", "1 if a tensor is missing or the model is refused"},
       ExitRow{"shoal doctor --need", "1 if something that is needed is missing"},
       ExitRow{"shoal diagnose", "0 whatever happened to the job"},

@@ -76,6 +76,9 @@ pid_t start(std::vector<std::string> words, const ProcessOptions& options, int e
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (!options.output.empty())
+    ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, options.output.c_str(),
+                                       O_WRONLY | O_CREAT | O_TRUNC, 0666);
   ::posix_spawn_file_actions_adddup2(&files, error_end, STDERR_FILENO);
   if (!options.directory.empty())
     ::posix_spawn_file_actions_addchdir_np(&files, options.directory.c_str());

@@ -13,7 +13,8 @@ namespace shoal::sagemaker {
 struct ProcessOptions {
   std::vector<std::string> environment = {};  // NAME=value, overriding this process's variables
   std::string directory = {};                 // working directory; empty: the current one
-  bool passes_on_errors = false;              // copies its standard error to ours as it arrives
+  std::string output = {};        // a new file for its standard output; empty: this process's
+  bool passes_on_errors = false;  // copies its standard error to ours as it arrives
   // Once non-zero, the program gets the signal `stop_with`. If that is SIGUSR1, it is repeated
   // every `repeat_seconds`, because a busy mpirun sometimes forwards it to no rank. After
   // `grace_seconds` the program's whole process group is killed. Null: never stopped.
@@ -36,8 +37,8 @@ struct ProcessResult {
 };
 
 // Runs words[0] (searched in PATH) to its end, in its own process group. It shares this process's
-// standard output; its standard input is empty. Throws unavailable, naming the program, if it
-// cannot be started. Blocks; polls fifty times a second.
+// standard output unless `output` is set; its standard input is empty. Throws unavailable, naming
+// the program, if it cannot be started. Blocks; polls fifty times a second.
 ProcessResult run_process(const std::vector<std::string>& words,
                           const ProcessOptions& options = {});
 

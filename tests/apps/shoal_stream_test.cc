@@ -1,4 +1,4 @@
-// The real program on streams of shards, and its scaling study.
+// The real program on streams of shards.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -95,60 +95,6 @@ TEST_F(ShoalStream, RefusesInOneLine) {
   std::ofstream(mine_ / "shards/part-2.jsonl") << "{\"text\": \"a\"}\nno json\n";
   expect_refused(shoal(words({"--train_file", mine_ / "shards/part-2.jsonl"})),
                  "part-2.jsonl, line 2");
-}
-
-TEST_F(ShoalStream, StudiesHowItScales) {
-  const auto scale = [&](const std::vector<std::string>& more) {
-    auto all = overlaid({"scale", "--workers", "0,1", "--batches", "4", "--ranks", "1",
-                         "--examples", "32", "-o", mine_ / "study"},
-                        more);
-    for (const std::string& word :
-         {std::string("--model_type"), std::string("gpt2"), std::string("--config_overrides"),
-          std::string("n_layer=1,n_head=2,n_embd=32,n_positions=64"),
-          std::string("--tokenizer_name"), *data_ / "tok", std::string("--train_file"),
-          *data_ / "train.txt", std::string("--block_size"), std::string("32")})
-      all.push_back(word);
-    return shoal(all);
-  };
-  const auto plan = scale({"--ranks", "1,2", "--dry-run"});
-  ASSERT_EQ(plan.status, 0) << plan.err;
-  EXPECT_EQ(std::count(plan.out.begin(), plan.out.end(), '\n'), 4);
-  EXPECT_THAT(plan.out, HasSubstr("mpirun -n 2 "));
-  EXPECT_THAT(plan.out, HasSubstr("--per_device_train_batch_size 4 --dataloader_num_workers 1 "
-                                  "--gradient_accumulation_steps 1 --max_steps 8"));
-  // A list of numbers ends at the configuration file.
-  std::ofstream(mine_ / "run.json") << "{}";
-  const auto unseen = shoal({"scale", "--dry-run", "--ranks", "1", mine_ / "none.json"});
-  expect_refused(unseen, "none.json");
-  EXPECT_EQ(unseen.out, "");
-  expect_refused(scale({"--dry-run", "--validation_file", mine_ / "gone.txt"}),
-                 "validation_file: there is no " + (mine_ / "gone.txt"));
-  for (const char* list : {"--ranks", "--workers", "--batches"}) {
-    const auto given = shoal({"scale", "--dry-run", list, "1,2", mine_ / "run.json"});
-    EXPECT_THAT(given.out, HasSubstr("train " + (mine_ / "run.json"))) << list << given.err;
-  }
-  const auto done = scale({});
-  ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out, HasSubstr("32 examples in every run"));
-  const auto json = nlohmann::json::parse(text_in(mine_ / "study/study.json"));
-  ASSERT_EQ(json["runs"].size(), 2U);
-  for (const auto& run : json["runs"]) {
-    EXPECT_EQ(run["steps"], 8);
-    EXPECT_GT(run["samples_per_second"].get<double>(), 0);
-    EXPECT_EQ(run["efficiency"], 1.0);
-  }
-  EXPECT_GT(json["runs"][0]["loader_stall_share"].get<double>(), 0);  // because it has no workers
-  EXPECT_THAT(text_in(mine_ / "study/study.html"), HasSubstr("</svg>"));
-
-  expect_refused(scale({"--examples", "33"}), "33 examples are not a whole number of steps");
-  expect_refused(scale({"--max_steps", "5"}), "--max_steps is set by the study");
-  expect_refused(scale({"--launch", "run"}), "write {ranks} there");
-  expect_refused(scale({"--learning_rat", "1"}), "did you mean learning_rate?");
-  expect_refused(scale({"--trace", mine_ / "none/trace.json"}),
-                 "the run ranks1-workers0-batch4 ended with status");
-  expect_refused(scale({"--ranks", "1,2", "--launch", "no-such-launcher {ranks}"}),
-                 "cannot start no-such-launcher");
-  expect_refused(shoal({"scale"}), "what is to be trained?");
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ APPS = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.
 SMALLER = {
     "fine-tune": {"--output_dir out/reviews": "--num_train_epochs 1 --output_dir out/reviews"},
     "gpt2": {"--vocab-size 4096": "--vocab-size 300", "--max_train_minutes 5": "--max_steps 2 --eval_steps 2"},
+    "studies": {"--vocab-size 4096": "--vocab-size 300", '"batches": [8]': '"batches": [1], "examples": 8'},
     "collectives": {"-e 64M": "-e 1M", "-e 16M": "-e 1M"},
 }
 # Texts that the output must contain, so that a page cannot pass by doing nothing.
@@ -32,6 +33,7 @@ SAYS = {
     "gpt2": ["validation loss", "model saved in out/run", "transformer.h.0.attn.c_attn.weight"],
     "collectives": ["Avg bus bandwidth", "Out of bounds values", "all_reduce"],
     "planning": ["MFU"],
+    "studies": ["mpirun -n 2", "8 examples in every run; plots in scaling/study.html"],
     "sagemaker": ["2 x ml.p4d.24xlarge (8 A100 each)", "16, data-parallel", "warnings   none"],
 }
 WORDS = "sea ship wind light land king day night stone tree".split()
@@ -71,7 +73,7 @@ def make_model(folder):
     assert status == 0, said
 
 
-MAKE = {"gpt2": make_text, "fine-tune": make_model}
+MAKE = {"gpt2": make_text, "studies": make_text, "fine-tune": make_model}
 
 
 class Pages(unittest.TestCase):

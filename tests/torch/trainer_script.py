@@ -3,6 +3,7 @@
 With --do_predict it also writes predictions.json: for each sample in order, the largest logit of each token and the
 labels. rng_files.txt names the ranks that have written a file of random states, and these files.
 """
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,12 +11,18 @@ import pathlib
 import torch
 import transformers
 
-LENGTH = 32
+
+@dataclasses.dataclass
+class Inputs:
+    model_name_or_path: str = "gpt2"
+    train_file: str = "text-train.txt"
+    block_size: int = 32
 
 
 def samples(tokenizer, file):
     tokens = tokenizer(pathlib.Path(file).read_text())["input_ids"]
-    parts = [tokens[first:first + LENGTH] for first in range(0, len(tokens) - LENGTH, LENGTH)]
+    parts = [tokens[first:first + inputs.block_size]
+             for first in range(0, len(tokens) - inputs.block_size, inputs.block_size)]
     # The first label is for no output. If it counted, the Trainer's mean would not be the model's.
     return [{"input_ids": part, "labels": [-100, *part[1:]]} for part in parts]
 
@@ -30,14 +37,15 @@ def recording(save, folder):
     return recorded
 
 
-(arguments,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses()
+parser = transformers.HfArgumentParser((Inputs, transformers.TrainingArguments))
+inputs, arguments = parser.parse_args_into_dataclasses()
 folder = pathlib.Path(arguments.output_dir)
 torch.save = recording(torch.save, folder)
 transformers.set_seed(arguments.seed)
-tokenizer = transformers.AutoTokenizer.from_pretrained("gpt2")
+tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model_name_or_path)
 trainer = transformers.Trainer(
-    model=transformers.AutoModelForCausalLM.from_pretrained("gpt2"), args=arguments,
-    data_collator=transformers.default_data_collator, train_dataset=samples(tokenizer, "text-train.txt"),
+    model=transformers.AutoModelForCausalLM.from_pretrained(inputs.model_name_or_path), args=arguments,
+    data_collator=transformers.default_data_collator, train_dataset=samples(tokenizer, inputs.train_file),
     eval_dataset=samples(tokenizer, "text-validation.txt")[:12],
     preprocess_logits_for_metrics=lambda logits, labels: logits.amax(-1))
 result = trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)

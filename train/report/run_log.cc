@@ -11,6 +11,7 @@
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::report {
 namespace {
@@ -75,6 +76,16 @@ nlohmann::json object_in(const std::string& path) {
     if (problem.code() == ErrorCode::io) throw;
     return nlohmann::json::object();
   }
+}
+
+// The records of a run of Hugging Face's Trainer, one a line.
+std::string records_of_trainer(const std::string& path) {
+  const nlohmann::json state = read_json_file(path);
+  std::string lines;
+  for (const nlohmann::json& record :
+       field_or(state, "log_history", std::vector<nlohmann::json>(), path))
+    lines += record.dump() + "\n";
+  return lines;
 }
 
 std::string text_of(const nlohmann::json& value) {
@@ -162,8 +173,10 @@ RunLog read_run(const std::string& directory) {
     throw Error(ErrorCode::not_found, fmt::format("{} is not there", directory), remedy);
   if (!is_directory(directory))
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no directory", directory), remedy);
-  const std::string metrics = directory + "/metrics.jsonl";
-  if (!is_regular_file(metrics)) {
+  const std::string metrics = directory + "/metrics.jsonl",
+                    trainer = directory + "/trainer_state.json";
+  const bool is_trainers = !is_regular_file(metrics) && is_regular_file(trainer);
+  if (!is_trainers && !is_regular_file(metrics)) {
     std::string found;
     // This only improves the error's hint; a failure here must not replace the error.
     best_effort("look for a run below", [&] {
@@ -177,7 +190,8 @@ RunLog read_run(const std::string& directory) {
                 found.empty() ? std::string(remedy) : fmt::format("{} is one", found));
   }
   constexpr std::int64_t kMostBytes = std::int64_t{8} << 30;
-  RunLog run = parse_run(read_text_file(metrics, kMostBytes));
+  RunLog run =
+      parse_run(is_trainers ? records_of_trainer(trainer) : read_text_file(metrics, kMostBytes));
   run.directory = directory;
   run.settings = object_in(directory + "/" + kSettingsFile);
   run.results = object_in(directory + "/all_results.json");

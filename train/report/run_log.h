@@ -1,4 +1,5 @@
 // Reads a run's output_dir: metrics.jsonl and, if present, run_settings.json and all_results.json.
+// Runs of Hugging Face's Trainer have trainer_state.json in place of the first two.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ struct RunLog {
 // the terminal.
 std::vector<std::string> remarks_of(const RunLog& run);
 
-// Throws not_found with a remedy if the directory or its metrics.jsonl does not exist. Reads a
+// Throws not_found with a remedy if the directory or its records do not exist. Reads a
 // damaged file as far as possible and counts the damage.
 RunLog read_run(const std::string& directory);
 std::vector<RunLog> read_runs(const std::vector<std::string>& directories);

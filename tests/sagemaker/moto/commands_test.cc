@@ -94,6 +94,17 @@ TEST_F(MotoCommands, JobsAreListedDescribedAndRead) {
   expect_refused(shoal({"jobs", "describe", "no-such-job"}), "no-such-job");
 }
 
+TEST_F(MotoCommands, ReportReadsAJobsOutput) {
+  ASSERT_EQ(shoal({"submit", job_file("reported-job")}).status, 0);
+  const json job = json_of(shoal({"jobs", "describe", "reported-job", "--json"}));
+  std::ofstream(mine_ / "code/metrics.jsonl") << R"({"step": 1, "loss": 2.5})" << "\n";
+  const std::string archive = mine_ / "model.tar.gz";
+  ASSERT_EQ(test::run_program({"tar", "-czf", archive, "-C", mine_ / "code", "."}).status, 0);
+  s3().put(sagemaker::parse_s3_name(job["ModelArtifacts"]["S3ModelArtifacts"].get<std::string>()),
+           read_text_file(archive));
+  EXPECT_EQ(json_of(shoal({"report", "reported-job", "--json"})).at(0)["loss"], 2.5);
+}
+
 TEST_F(MotoCommands, TrainsOnShardsInS3) {
   const sagemaker::S3 far = s3();
   std::filesystem::create_directories(mine_ / "shards");

@@ -350,6 +350,11 @@ void FakeAws::add_job(const std::string& name, json description,
   job.at = 0;
 }
 
+void FakeAws::set_output(std::string archive) {
+  const std::lock_guard lock(mutex_);
+  output_ = std::move(archive);
+}
+
 void FakeAws::add_log(const std::string& stream, std::int64_t milliseconds,
                       const std::string& message) {
   const std::lock_guard lock(mutex_);
@@ -376,6 +381,13 @@ ServedReply FakeAws::sage_maker(const std::string& operation, const json& argume
     job.description = arguments;
     job.description["TrainingJobArn"] = "arn:aws:sagemaker:us-east-1:1:training-job/" + name;
     job.description["CreationTime"] = to_epoch(std::chrono::system_clock::now());
+    if (!output_.empty()) {
+      const std::string model = arguments["OutputDataConfig"]["S3OutputPath"].get<std::string>() +
+                                name + "/output/model.tar.gz";
+      objects_[model.substr(std::string("s3:/").size())] = {output_, etag_of(output_), {}};
+      job.description["ModelArtifacts"] = {{"S3ModelArtifacts", model}};
+      job.description["BillableTimeInSeconds"] = 50;
+    }
     job.statuses = {
         {"InProgress", "Starting"}, {"InProgress", "Training"}, {"Completed", "Completed"}};
     return json_reply({{"TrainingJobArn", job.description["TrainingJobArn"]}});

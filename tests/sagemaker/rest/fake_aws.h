@@ -56,6 +56,8 @@ class FakeAws {
   void add_job(const std::string& name, nlohmann::json description,
                std::vector<std::pair<std::string, std::string>> statuses = {});
   int created() const { return created_; }
+  // Each job that is created leaves this archive as its model.
+  void set_output(std::string archive);
   void add_log(const std::string& stream, std::int64_t milliseconds, const std::string& message);
   void add_log_at(const std::string& job, const std::string& secondary_status,
                   const std::string& message);  // written when the job reaches the status
@@ -93,6 +95,7 @@ class FakeAws {
   std::map<std::string, Upload> uploads_;
   int next_upload_ = 1;
   std::map<std::string, Job> jobs_;
+  std::string output_;
   std::map<std::string, std::vector<std::pair<std::int64_t, std::string>>> streams_;
   std::atomic<int> created_{0};
   std::unique_ptr<HttpServer> server_;  // declared last: its threads use the other members

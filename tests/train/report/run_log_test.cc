@@ -172,6 +172,21 @@ TEST(ReadRun, RefusesOtherDirectoriesInOneLine) {
   EXPECT_EQ(error_of({place / "runs/a"}), "no error");
 }
 
+TEST(ReadRun, ReadsTheTrainersRecords) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "trainer_state.json") << R"({"epoch": 1.0, "log_history": [
+    {"epoch": 0.5, "grad_norm": 2.5, "loss": 3.5, "step": 1}, {"epoch": 1.0, "loss": 2.5, "step": 2},
+    {"eval_loss": 2.25, "step": 2}, {"train_loss": 3.0, "train_runtime": 1.5, "step": 2}]})";
+  std::ofstream(directory / "all_results.json") << R"({"train_samples_per_second": 8.5})";
+  const RunLog run = read_run(directory.path());
+  EXPECT_THAT(run.training.column("loss"), ElementsAre(3.5, 2.5));
+  EXPECT_THAT(run.evaluations.column("eval_loss"), ElementsAre(2.25));
+  EXPECT_TRUE(run.finished);
+  EXPECT_EQ(run.results["train_samples_per_second"], 8.5);
+  std::ofstream(directory / "trainer_state.json") << R"({"log_history": 5})";
+  EXPECT_THAT(error_of({directory.path()}), HasSubstr("log_history"));
+}
+
 TEST(ReadRun, NamesDistinguishRuns) {
   const TemporaryDirectory place;
   for (const char* name : {"x/run", "y/run", "other"}) {
