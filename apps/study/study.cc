@@ -195,6 +195,8 @@ Json options_of(const StudyCell& cell) {
               {"logging_steps", std::max<std::int64_t>(1, cell.steps / 24)},
               {"save_strategy", "no"},
               {"eval_strategy", "no"},
+              {"eval_on_start", false},
+              {"load_best_model_at_end", false},
               {"do_eval", false},
               {"report_to", "none"},
               {"disable_tqdm", true}};

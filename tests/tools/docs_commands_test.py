@@ -23,7 +23,7 @@ APPS = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and not sys.
 SMALLER = {
     "fine-tune": {"--output_dir out/reviews": "--num_train_epochs 1 --output_dir out/reviews"},
     "gpt2": {"--vocab-size 4096": "--vocab-size 300", "--max_train_minutes 5": "--max_steps 2 --eval_steps 2"},
-    "studies": {"--vocab-size 4096": "--vocab-size 300", '"batches": [8]': '"batches": [1], "examples": 8'},
+    "studies": {"--vocab-size 4096": "--vocab-size 280", '"batches": [8]': '"batches": [1], "examples": 8'},
     "collectives": {"-e 64M": "-e 1M", "-e 16M": "-e 1M"},
 }
 # Texts that the output must contain, so that a page cannot pass by doing nothing.
