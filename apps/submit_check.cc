@@ -246,7 +246,8 @@ std::string directory_of(const std::string& path) {
 CheckedJob checked_job(const Json& file, const std::string& directory, const AwsWords& aws,
                        const LocalData& data) {
   sagemaker::Problems problems;
-  CheckedJob checked{.data = data};
+  CheckedJob checked;
+  checked.data = data;
   std::vector<sagemaker::UploadedChannel> uploads;
   for (const LocalChannel& channel : data.channels) uploads.push_back({channel.name, channel.key});
   checked.job = sagemaker::make_training_job(file,

@@ -43,8 +43,7 @@ std::optional<DescribedJob> job_begun(const std::string& record,
 std::string new_name(const StudyOptions& o, const StudyCell& cell) {
   std::string name =
       fmt::format("r{}-w{}-b{}-{}-{}", cell.ranks, cell.workers, cell.batch, cell.backend, o.name);
-  std::ranges::replace_if(
-      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
   return sagemaker::job_name_from(name, std::chrono::system_clock::now());
 }
 
