@@ -36,13 +36,11 @@ struct DropoutSite {
   std::int64_t column_offset = 0, columns = 0;  // a layer's slice of the channels; columns 0: x's
 };
 Value dropout(Context& context, const Value& x, const DropoutSite& site);  // x if disabled
-// residual + dropout(branch)
 Value dropout_add(Context& context, const Value& branch, const Value& residual,
-                  const DropoutSite& site);
+                  const DropoutSite& site);                   // residual + dropout(branch)
 Value add(Context& context, const Value& a, const Value& b);  // a and b have equal shapes
 
-// RMSNorm (Zhang & Sennrich, 2019): x / sqrt(mean(x²) + epsilon) · gamma. gamma [C]; of x [..,
-// n·C], each of the n parts (heads) is normalised by itself.
+// RMSNorm (Zhang & Sennrich, 2019) of each C elements (a head) of x [.., n·C]; gamma [C].
 Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
 
 // The end of a sub-layer and the next norm: sum = residual + dropout(branch), normed = norm(sum).

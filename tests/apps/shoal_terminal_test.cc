@@ -75,9 +75,10 @@ TEST(ShoalOutput, AFullDiskIsAnError) {
 }
 
 TEST_F(Shoal, NamesWordsThatAreWrong) {
-  const auto ranks = shoal({"scale", "run.json", "--dry-run", "--ranks", "abc"});
-  EXPECT_EQ(ranks.status, 2);
-  EXPECT_THAT(ranks.err, AllOf(HasSubstr("abc"), HasSubstr("--ranks"), Not(HasSubstr("run.json"))));
+  const auto interval = shoal({"study", "study.json", "--dry-run", "--interval", "abc"});
+  EXPECT_EQ(interval.status, 2);
+  EXPECT_THAT(interval.err,
+              AllOf(HasSubstr("abc"), HasSubstr("--interval"), Not(HasSubstr("study.json"))));
   const auto far = shoal({"submit", "job.json", "--verbos"});
   EXPECT_EQ(far.status, 2);
   EXPECT_THAT(far.err,
