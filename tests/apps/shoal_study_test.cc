@@ -75,7 +75,7 @@ TEST_F(ShoalStudy, OneAndTwoRanks) {
   for (const json& run : all["runs"]) {
     EXPECT_GT(run["samples_per_second"], 0);
     EXPECT_GT(run["loader_stall_share"], 0) << "it has no workers";
-    EXPECT_EQ(run["cost"], run["node_seconds"]);
+    EXPECT_DOUBLE_EQ(run["cost"].get<double>(), run["node_seconds"].get<double>());
     EXPECT_EQ(run["losses"].back()[0], 32);
     EXPECT_NEAR(run["losses"].back()[1].get<double>(), 5.5, 0.5);
   }

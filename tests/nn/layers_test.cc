@@ -106,20 +106,19 @@ OperationCase linear_case(bool transposed, bool bias, Activation activation) {
 }
 
 OperationCase frozen_linear(bool weight_learns) {
-  return {
-      weight_learns ? "LinearFrozenBias" : "LinearFrozenWeight", [=](Rig& rig, DType dtype) {
-        const auto weight = rig.parameter("weight", {7, 5}, 1, dtype),
-                   bias = rig.parameter("bias", {7}, 2, dtype);
-        weight->set_trainable(weight_learns);
-        bias->set_trainable(!weight_learns);
-        return Prepared{
-            {rig.tensor({6, 5}, 3, dtype)},
-            {weight, bias},
-            [=](Context& context, const Values& in) -> Values {
-              return {linear(context, in[0], *weight, bias.get(), {true, Activation::gelu_tanh})};
-            },
-            {}};
-      }};
+  return {weight_learns ? "LinearFrozenBias" : "LinearFrozenWeight", [=](Rig& rig, DType dtype) {
+            const auto weight = rig.parameter("weight", {7, 5}, 1, dtype),
+                       bias = rig.parameter("bias", {7}, 2, dtype);
+            weight->set_trainable(weight_learns);
+            bias->set_trainable(!weight_learns);
+            return Prepared{{rig.tensor({6, 5}, 3, dtype)},
+                            {weight, bias},
+                            [=](Context& context, const Values& in) -> Values {
+                              return {linear(context, in[0], *weight, bias.get(),
+                                             {true, Activation::gelu_tanh})};
+                            },
+                            {}};
+          }};
 }
 
 OperationCase norm_case(const std::string& name, bool gamma_learns, bool beta_learns) {
@@ -348,9 +347,11 @@ OperationCase grouped_attention_case(const char* name, GroupedSelfAttentionConfi
   config.max_positions = 9;
   config.attention_dropout = 0.2f;
   config.bias = config.output_bias = true;
-  config.rotary = std::make_shared<RotaryTable>(RotaryAngles{.frequencies = {1.0f, 0.3f, 0.1f}});
   return {name,
-          [config](Rig& rig, DType dtype) {
+          [config](Rig& rig, DType dtype) mutable {
+            // A table of the case itself would outlive the devices.
+            config.rotary =
+                std::make_shared<RotaryTable>(RotaryAngles{.frequencies = {1.0f, 0.3f, 0.1f}});
             return of_layer<GroupedSelfAttention>(
                 rig, dtype, std::make_shared<GroupedSelfAttention>(config),
                 {rig.tensor({2, 5, 7}, 3, dtype)},
