@@ -348,12 +348,12 @@ OperationCase grouped_attention_case(const char* name, GroupedSelfAttentionConfi
   config.attention_dropout = 0.2f;
   config.bias = config.output_bias = true;
   return {name,
-          [config](Rig& rig, DType dtype) mutable {
-            // A table of the case itself would outlive the devices.
-            config.rotary =
+          [config](Rig& rig, DType dtype) {
+            GroupedSelfAttentionConfig with_table = config;  // the case outlives the devices
+            with_table.rotary =
                 std::make_shared<RotaryTable>(RotaryAngles{.frequencies = {1.0f, 0.3f, 0.1f}});
             return of_layer<GroupedSelfAttention>(
-                rig, dtype, std::make_shared<GroupedSelfAttention>(config),
+                rig, dtype, std::make_shared<GroupedSelfAttention>(with_table),
                 {rig.tensor({2, 5, 7}, 3, dtype)},
                 [](Context& context, GroupedSelfAttention& layer, const Values& in) -> Values {
                   return {layer.forward(context, in[0], {})};
