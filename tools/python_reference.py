@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/reference/python.md from the signatures and docstrings of the Python package, which it reads without
-importing anything. --check writes nothing, and fails if the page differs.
+importing anything. --check writes nothing, and fails if the page differs. It leaves out names with a leading
+underscore, and methods whose docstring begins with "Internal.", which other modules of the package call.
 """
 import ast
 import pathlib
@@ -59,6 +60,11 @@ def first_paragraph(node):
     return re.sub(r"([|<>*\[\]])", r"\\\1", text)
 
 
+def is_public(method):
+    text = ast.get_docstring(method)
+    return method.name[0] != "_" and text is not None and not text.startswith("Internal.")
+
+
 def rows(module):
     for name in public_names(parsed(module)):
         node = definition(module, name)
@@ -69,7 +75,7 @@ def rows(module):
             made = next((signature(each) for each in methods if each.name == "__init__"), "")
             yield f"`{name}{made}`", first_paragraph(node)
             for each in methods:
-                if each.name[0] != "_" and ast.get_docstring(each):
+                if is_public(each):
                     of_value = any(getattr(mark, "id", getattr(mark, "attr", "")) in ("property", "setter")
                                    for mark in each.decorator_list)
                     yield f"`{name}.{each.name}{'' if of_value else signature(each)}`", first_paragraph(each)

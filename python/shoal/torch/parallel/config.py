@@ -62,18 +62,18 @@ class Config:
 
     @property
     def forbids_replicas(self) -> bool:
-        """True if the caller gave `ddp` as false."""
+        """Internal. True if the caller gave `ddp` as false."""
         return self._parsed["plan"].get("ddp") is False
 
     @property
     def backend_options(self) -> list[str]:
-        """The given keys that affect how torch.distributed starts."""
+        """Internal. The given keys that affect how torch.distributed starts."""
         given = {"ddp_dist_backend": self.ddp_dist_backend != "auto",
                  "sdp_hierarchical_allgather": bool(self._parsed["collectives"])}
         return [key for key, is_given in given.items() if is_given]
 
     def set_collectives(self) -> None:
-        """Appends these parameters' rules to SHOAL_COLLECTIVES, which a new process group reads."""
+        """Internal. Appends these parameters' rules to SHOAL_COLLECTIVES, which a new process group reads."""
         if rules := self._parsed["collectives"]:
             before = os.environ.get("SHOAL_COLLECTIVES", "")
             if before.startswith("@"):
@@ -82,6 +82,6 @@ class Config:
             os.environ["SHOAL_COLLECTIVES"] = f"{before}#{rules}" if before else rules
 
     def log_notices(self) -> None:
-        """Logs each given key that has no effect, with the reason."""
+        """Internal. Logs each given key that has no effect, with the reason."""
         for notice in self._parsed["notices"]:
             _log.warning("%s", notice)

@@ -72,7 +72,8 @@ class Mesh:
         return groups
 
     def patient_group(self, axis: str) -> dist.ProcessGroup:
-        """A new group of the ranks of group(axis), whose messages may take as long as a step. All of them call it."""
+        """Internal. A new group of the ranks of group(axis), whose messages may take as long as a step. All of them call
+        it."""
         made = dist.new_group(self._ranks[axis], timeout=_AS_LONG_AS_A_STEP, use_local_synchronization=True,
                               group_desc=f"shoal_patient_{axis}")
         self.made.append(made)
@@ -80,7 +81,7 @@ class Mesh:
 
     @staticmethod
     def deadline_seconds() -> float:
-        """The time-out of the default process group, and so of all groups but the patient ones."""
+        """Internal. The time-out of the default process group, and so of all groups but the patient ones."""
         world, cpu = dist.group.WORLD, torch.device("cpu")
         backend = world._get_backend(cpu) if cpu in world._device_types else None
         options = getattr(backend, "options", None)

@@ -181,7 +181,7 @@ class DistributedModel(nn.Module):
         return output
 
     def reshard(self) -> None:
-        """Drops what this rank has gathered of sharded parameters."""
+        """Internal. Drops what this rank has gathered of sharded parameters."""
         for unit in self.sharded_units:
             unit.reshard()
 
@@ -213,7 +213,7 @@ class DistributedModel(nn.Module):
             visit.backward(tensors, scaled)
 
     def take_use(self) -> tuple[bool, bool]:
-        """Whether it was called, and whether backward() has run, since the last time."""
+        """Internal. Whether it was called, and whether backward() has run, since the last time."""
         use = self._was_called, self._has_backward
         self._was_called = self._has_backward = False
         return use
@@ -280,7 +280,7 @@ class DistributedModel(nn.Module):
             raise RuntimeError("the model has no partition yet: the first step makes it; on_partition(callback) waits")
 
     def partition(self, body: Callable[[int], Any], microbatches: int) -> None:
-        """Cuts the model unless it is cut already. `body` runs the step function for a microbatch."""
+        """Internal. Cuts the model unless it is cut already. `body` runs the step function for a microbatch."""
         if self.partitioned:
             return
         tree = Tree(self.module)
@@ -348,7 +348,7 @@ class DistributedModel(nn.Module):
             callback(self)
 
     def prepare_step(self) -> None:
-        """Puts gradients of earlier steps away, and hooks parameters that were frozen before."""
+        """Internal. Puts gradients of earlier steps away, and hooks parameters that were frozen before."""
         gradients.set_aside(self)
         self._hook_parameters()
 
@@ -365,7 +365,7 @@ class DistributedModel(nn.Module):
                 yield from module._buffers.values()
 
     def finish_update(self) -> None:
-        """Sums the gradients over the mesh, then makes the replicas' buffers equal."""
+        """Internal. Sums the gradients over the mesh, then makes the replicas' buffers equal."""
         gradients.reduce(self)
         if self._broadcasts_buffers:
             _equalize(self._local_buffers())

@@ -174,7 +174,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return (state.cfg.fp16 or state.cfg.bf16) and parameter.dtype in (torch.float16, torch.bfloat16)
 
     def has_master(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether this optimizer, on any rank, updates the parameter's f32 master."""
+        """Internal. Whether this optimizer, on any rank, updates the parameter's f32 master."""
         return self._needs_master(parameter) and any(name in names for names in self._names)
 
     def _take_partition(self, model: Any) -> None:
@@ -213,7 +213,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def has_copies(self) -> bool:
-        """True if it updates masters or segments instead of the parameters themselves."""
+        """Internal. True if it updates masters or segments instead of the parameters themselves."""
         return any(piece.value is not piece.parameter for piece in self._pieces or ())
 
     @property
@@ -222,11 +222,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._pieces is not None
 
     def names(self) -> set[str]:
-        """Names of the parameters that this rank's optimizer updates, wholly or in part."""
+        """Internal. Names of the parameters that this rank's optimizer updates, wholly or in part."""
         return {piece.name for piece in self._require_pieces()}
 
     def has_all(self, found: Mapping[str, list[records.Record]]) -> bool:
-        """Whether these records are just of this rank's pieces."""
+        """Internal. Whether these records are just of this rank's pieces."""
         return all(any(record["range"] == [piece.start, piece.end] for record in found.get(piece.name, ()))
                    for piece in self._require_pieces())
 
@@ -236,25 +236,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._pieces
 
     def has(self, parameter: nn.Parameter) -> bool:
-        """True for a parameter of this rank that is in one of the groups."""
+        """Internal. True for a parameter of this rank that is in one of the groups."""
         return id(parameter) in self._own
 
     def gradients_of(self, parameter: nn.Parameter) -> list[torch.Tensor] | None:
-        """The gradients of this rank's masters or segments of `parameter`. None: the optimizer uses the parameter's
-        own."""
+        """Internal. The gradients of this rank's masters or segments of `parameter`. None: the optimizer uses the
+        parameter's own."""
         pieces = self._of_parameter.get(id(parameter))
         return None if pieces is None else [p.value.grad for p in pieces if p.value.grad is not None]
 
     # Updates.
 
     def take_gradients(self) -> None:
-        """Adds the parameters' new gradients to those of the segments. gradients.reduce() calls it."""
+        """Internal. Adds the parameters' new gradients to those of the segments. gradients.reduce() calls it."""
         if self.shards:
             self.shards.reduce()
         self._updated = False
 
     def drop_gradients(self) -> None:
-        """Drops the gradients of masters and segments, but not those of parameters. zero_grad() calls it."""
+        """Internal. Drops the gradients of masters and segments, but not those of parameters. zero_grad() calls it."""
         self._updated = False
         for piece in self._pieces or ():
             if piece.value is not piece.parameter:
@@ -357,7 +357,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # State dicts.
 
     def own_records(self) -> dict[str, list[records.Record]]:
-        """Returns the optimizer state and f32 masters of the elements that this rank updates, by parameter name."""
+        """Internal. The optimizer state and f32 masters of the elements that this rank updates, by parameter name."""
         found: dict[str, list[records.Record]] = {}
         for piece in self._require_pieces():
             record = records.describe(piece.parameter, piece.start, piece.end)
@@ -369,7 +369,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return found
 
     def named_groups(self) -> list[dict[str, Any]]:
-        """The groups' options, with parameter names."""
+        """Internal. The groups' options, with parameter names."""
         return [{**{key: value for key, value in group.items() if key != "params"}, "param_names": list(names)}
                 for group, names in zip(self.optimizer.param_groups, self._names)]
 
