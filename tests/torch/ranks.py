@@ -7,6 +7,7 @@ import traceback
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # optimizers import it at their first use: each rank would, for 2 s of processor
 import torch.distributed as dist
 
 import shoal.torch  # registers the backend
