@@ -96,13 +96,16 @@ def accumulated(rank, size, more):
         step(model, rows(10 * number + mesh.rank(mesh.batch_axis), 4, WIDTH))
         for name, gradient in gradients_of(model).items():
             wanted[name] = wanted.get(name, 0) + gradient
-    model.zero_grad()
-    for number in range(2):
-        step(model, rows(10 * number + mesh.rank(mesh.batch_axis), 4, WIDTH))
-        with torch.no_grad():
-            smp.step(lambda x: model.head(x))(rows(0, WIDTH))  # does not change gradients
-    for name, gradient in gradients_of(model).items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
+    for to_none in (True, False):  # zeros that the step adds to, or nothing
+        model.zero_grad(to_none)
+        for number in range(2):
+            step(model, rows(10 * number + mesh.rank(mesh.batch_axis), 4, WIDTH))
+            with torch.no_grad():
+                smp.step(lambda x: model.head(x))(rows(0, WIDTH))  # does not change gradients
+        found = gradients_of(model)
+        assert found.keys() == wanted.keys(), wanted.keys() - found.keys()
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, wanted[name], rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
 
 
 class Scaled(nn.Module):

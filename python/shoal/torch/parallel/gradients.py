@@ -79,12 +79,32 @@ def _warn_once(keys: str) -> None:
 
 
 def set_aside(model: Any) -> None:
-    """Before a step: puts away gradients that reduce() must not sum again, since each tp rank has only its part."""
+    """Before a step: puts away gradients that reduce() must not sum again, since each tp rank has only its part. Zeros
+    stay, so that the step adds to them: a second copy would take as many bytes as the gradients."""
     if model.passes == 0 and not model.reduced:
         for parameter in model.local_parameters():
-            if parameter.grad is not None and state.mesh.size(axis_of(parameter)) != state.mesh.batches:
-                model.reduced.append((parameter, parameter.grad))
+            gradient = parameter.grad
+            if (gradient is not None and state.mesh.size(axis_of(parameter)) != state.mesh.batches
+                    and getattr(gradient, "_shoal_zero", None) != gradient._version):
+                model.reduced.append((parameter, gradient))
                 parameter.grad = None
+
+
+def bring_back(model: Any) -> None:
+    """After a step without backward: brings back what set_aside() has put away."""
+    if model.passes == 0:
+        for parameter, gradient in model.reduced:
+            if parameter.grad is None:
+                parameter.grad = gradient
+        model.reduced = [(parameter, gradient) for parameter, gradient in model.reduced
+                         if parameter.grad is not gradient]
+
+
+def mark_zeros(parameters: Iterable[nn.Parameter]) -> None:
+    """For set_aside(): the gradients are zeros, until something changes them."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad._shoal_zero = parameter.grad._version
 
 
 def reduce_pending(model: Any) -> None:

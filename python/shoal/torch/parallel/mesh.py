@@ -72,8 +72,8 @@ class Mesh:
         return groups
 
     def patient_group(self, axis: str) -> dist.ProcessGroup:
-        """Internal. A new group of the ranks of group(axis), whose messages may take as long as a step. All of them call
-        it."""
+        """Internal. A new group of the ranks of group(axis), whose messages may take as long as a step. All of them
+        call it."""
         made = dist.new_group(self._ranks[axis], timeout=_AS_LONG_AS_A_STEP, use_local_synchronization=True,
                               group_desc=f"shoal_patient_{axis}")
         self.made.append(made)

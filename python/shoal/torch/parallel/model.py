@@ -375,6 +375,7 @@ class DistributedModel(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.nn.Module's, also for gradients that the DistributedOptimizer has taken."""
         super().zero_grad(set_to_none)
+        gradients.mark_zeros(self.local_parameters())
         self.reduced = []
         if self.distributed_optimizer is not None:
             self.distributed_optimizer.drop_gradients()

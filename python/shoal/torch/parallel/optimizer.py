@@ -353,6 +353,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     parameter.grad = None
                 else:
                     parameter.grad = torch.zeros_like(parameter.grad)
+        gradients.mark_zeros(self._model.local_parameters())
 
     # State dicts.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shoal.torch.parallel import model as models, parts, sums
+from shoal.torch.parallel import gradients, model as models, parts, sums
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.turns import RandomState
 
@@ -246,6 +246,8 @@ def _run(body: Callable[[int], Any], weights: list[float]) -> Any:
             if model.passes % model.backward_passes_per_step == 0:
                 model.finish_update()
             model.run_post_step_hooks()
+        else:
+            gradients.bring_back(model)
     return output
 
 
