@@ -145,7 +145,7 @@ constexpr std::array kKeys = {
            "checkpointed calls before its backward at which an offloaded activation is read back"},
     SmpKey{"delayed_parameter_initialization", "", version1, SmpNoEffect{"true"}, "always true",
            "no rank ever holds more than its part of the model",
-           "no effect: each rank makes the whole model and keeps its part when it is cut"},
+           "no effect: smp.delay_param_initialization() does it for the models made in it"},
     // --- precision, seed
     SmpKey{"fp16", "", version1, SmpFlag{&SmpRaw::fp16}, "false",
            "the run's `fp16`, which must be equal"},

@@ -1,13 +1,10 @@
 """Contexts in which a script makes its model: they set the parameters' dtype and select modules for tensor parallelism.
 """
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-
-_log = logging.getLogger("shoal.torch.parallel")
 
 
 @contextlib.contextmanager
@@ -30,11 +27,19 @@ def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None =
         torch.set_default_dtype(before)
 
 
-@contextlib.contextmanager
-def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Accepted for compatibility with SMP, without effect. Every rank initializes the whole model at once and keeps its
-    part when the model is cut. A warning is logged."""
-    if enabled:
-        _log.warning("delay_param_initialization has no effect: each rank makes the whole model and keeps its part "
-                     "when it is cut")
-    yield
+def delay_param_initialization(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Makes a model whose parameters get their values in DistributedModel(), each on the ranks that own it.
+
+        with smp.delay_param_initialization():
+            model = AutoModelForCausalLM.from_config(config)
+        model = smp.DistributedModel(model)
+
+    Until then they are meta tensors. The values are those of a model that is made without this context, and so are the
+    random numbers after it. DistributedModel() cuts the model at once, by numbers of parameters unless the script
+    assigns its modules. Parameters have their values from the start if they have less than 64 KiB, or if their values
+    depend on other tensors or on a generator of the script. Do not keep parameters, or numpy arrays of them, from
+    within the context: the model has other tensors after it.
+    """
+    from shoal.torch.parallel import delayed
+
+    return delayed.delaying() if enabled else contextlib.nullcontext()

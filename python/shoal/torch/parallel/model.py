@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from shoal.torch.parallel import gradients, parts, pipeline, sums, tensor
+from shoal.torch.parallel import delayed, gradients, parts, pipeline, sums, tensor
 from shoal.torch.parallel.messages import Channel, Modules
 from shoal.torch.parallel.partition import Homes, Trace, Traced, Tree, Untraceable, agree, decide
 from shoal.torch.parallel.runs import Runs
@@ -149,6 +149,8 @@ class DistributedModel(nn.Module):
         if state.mesh.size("pp") == 1:
             tree = Tree(self.module)
             self._take_homes(tree, Homes(tree, {}))
+        elif any(map(delayed.is_delayed, self.module.parameters())):
+            self.partition(lambda _: None, state.cfg.microbatches)  # without values it cannot be traced
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -324,6 +326,8 @@ class DistributedModel(nn.Module):
             for name, parameter in module._parameters.items():
                 if parameter is not None and homes.parameters[id(parameter)] != here:
                     module._parameters[name] = _as_meta(parameter, replaced)
+                elif parameter is not None and delayed.is_delayed(parameter):
+                    module._parameters[name] = delayed.made(parameter, replaced)
             _let_fetch(module, homes, here, number)
         for old, new in replaced.items():
             homes.parameters[id(new)] = homes.parameters.pop(old)
@@ -510,6 +514,7 @@ def _as_meta(parameter: nn.Parameter, replaced: dict[int, nn.Parameter]) -> nn.P
     if made is None:
         made = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         made.__dict__.update(parameter.__dict__)
+        made.__dict__.pop("_shoal_delayed", None)
         made._shoal_was = parameter  # keeps the old object alive, so that its id is not reused
         replaced[id(parameter)] = made
         parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from shoal.torch.parallel.delayed import delayed_part, is_delayed
 from shoal.torch.parallel.tensor.functions import (TensorParallel, TensorSplit, check_shape, enter, gather_features,
                                                    gather_samples, leave, own_random_numbers, own_samples,
                                                    scatter_features)
@@ -35,7 +36,8 @@ def split_parameter(whole: nn.Parameter, split: TensorSplit, tp: TensorParallel)
     if tp.size > 1 and not value.is_meta:
         value = value.contiguous()
         dist.broadcast(value, group=tp.group, group_src=0)
-    part = nn.Parameter(split.take(value, tp.rank, tp.size), requires_grad=whole.requires_grad)
+    taken = split.take(value, tp.rank, tp.size)
+    part = delayed_part(whole, taken) if is_delayed(whole) else nn.Parameter(taken, whole.requires_grad)
     part.tp_split = split
     whole.tp_part = part
     return part

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shoal.torch.parallel.delayed import make_all
 from shoal.torch.parallel.state import state
 from shoal.torch.parallel.tensor.families import distribute_family, family_of, name_blocks
 from shoal.torch.parallel.tensor.functions import TensorParallel, TensorSplit
@@ -156,6 +157,7 @@ def _registered_module(module: nn.Module, registration: Registration, name: str,
         _log.warning("%s: %s has no argument %s; it has no effect", name, registration.module.__name__,
                      ", ".join(unknown))
     made = _hooked(registration)(*args, **{**kwargs, **{k: v for k, v in config.items() if k in accepted}})
+    make_all(module)
     _agree(module, tp)
     values = module.state_dict()
     like = next(module.parameters(), None)
