@@ -64,8 +64,8 @@ build_preset() {
   local preset=$1
   shift
   case "$preset" in
-    release | dev | debug | asan | tsan | tarball | cuda | gpu) ;;
-    *) die "there is no preset '$preset'; use release, dev, debug, asan, tsan, tarball, cuda or gpu" ;;
+    release | dev | debug | asan | tsan | fuzz | tarball | cuda | gpu) ;;
+    *) die "there is no preset '$preset'; use release, dev, debug, asan, tsan, fuzz, tarball, cuda or gpu" ;;
   esac
   configure_preset "$preset"
   say "building ($preset)"
