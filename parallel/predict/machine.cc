@@ -7,6 +7,7 @@
 
 #include "shoal/parallel/predict/built_in_machines.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
 
@@ -18,8 +19,9 @@ using nlohmann::json;
 // A number above 0 (or 0, if `zero`).
 void positive(const JsonFields& fields, std::string_view key, double& out, bool zero = false) {
   fields.number(key, out);
-  if (!std::isfinite(out) || out < 0 || (out == 0 && !zero))
-    fields.wrong(key, *fields.find(key), zero ? "a number from 0" : "a number above 0");
+  if (std::isfinite(out) && (out > 0 || (out == 0 && zero))) return;
+  if (!fields.has(key)) fields.fail(fmt::format("lacks {}", key));
+  fields.wrong(key, *fields.find(key), zero ? "a number from 0" : "a number above 0");
 }
 
 TimeTable read_table(const json& value, std::string_view file) {
@@ -46,7 +48,7 @@ Links read_links(const json& value, const std::string& file) {
       int number = 0;
       const auto [end, error] = std::from_chars(ranks.data(), ranks.data() + ranks.size(), number);
       if (error != std::errc() || end != ranks.data() + ranks.size() || number < 2)
-        fields.fail(fmt::format("has all_reduce of \"{}\" ranks", ranks));
+        fields.fail(fmt::format("has all_reduce of \"{}\" ranks", shortened(ranks)));
       links.all_reduce[number] = read_table(table, file);
     }
   }
