@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::size_t kMaxHosts = 65'536;
 constexpr std::size_t kLongestName = 253;  // DNS limit
+constexpr std::size_t kMostCharacters = std::size_t{4}
+                                        << 20;  // of all hosts that a name expands to
 
 [[noreturn]] void refuse(std::string_view list, std::string_view why) {
   throw_error(ErrorCode::invalid_argument, "host list '{}': {}", shortened(list), why);
@@ -47,7 +49,7 @@ std::vector<std::string> expand_bracket(std::string_view list, std::string_view 
     const std::string_view first = item.substr(0, dash);
     const std::int64_t low = number(list, first);
     const std::int64_t high = dash == item.npos ? low : number(list, item.substr(dash + 1));
-    if (high < low) refuse(list, fmt::format("the range '{}' runs backwards", item));
+    if (high < low) refuse(list, fmt::format("the range '{}' runs backwards", shortened(item)));
     if (high - low >= static_cast<std::int64_t>(kMaxHosts - items.size())) too_many(list);
     items.reserve(items.size() + static_cast<std::size_t>(high - low + 1));
     for (std::int64_t value = low; value <= high; ++value) {
@@ -63,24 +65,41 @@ std::vector<std::string> expand_bracket(std::string_view list, std::string_view 
 // Expands a name with any number of brackets to all combinations; the last bracket varies fastest.
 void expand_name(std::string_view list, std::string_view name, std::vector<std::string>& hosts) {
   std::vector<std::string> partial{""};
+  // What all names continue with. It waits for a bracket of several items, so that brackets of one
+  // item do not cost a pass over the names each.
+  std::string next;
+  const auto check_length = [&] {
+    const std::size_t length = partial[0].size() + next.size();
+    if (length > kLongestName)
+      refuse(list, fmt::format("a name of more than {} characters", kLongestName));
+    if (length * partial.size() > kMostCharacters)
+      refuse(list, fmt::format("names of more than {} characters together", kMostCharacters));
+  };
   while (!name.empty()) {
     const auto open = name.find_first_of("[]");
-    if (partial[0].size() + std::min(open, name.size()) > kLongestName)
-      refuse(list, fmt::format("a name of more than {} characters", kLongestName));
-    for (std::string& text : partial) text += name.substr(0, open);
+    next += name.substr(0, open);
+    check_length();
     if (open == name.npos) break;
     const auto close = name.find(']', open);
     if (name[open] == ']' || close == name.npos) refuse(list, "unbalanced brackets");
     const auto items = expand_bracket(list, name.substr(open + 1, close - open - 1));
+    name.remove_prefix(close + 1);
+    if (items.size() == 1) {
+      next += items[0];
+      continue;
+    }
     if (partial.size() * items.size() + hosts.size() > kMaxHosts) too_many(list);
     std::vector<std::string> longer;
     longer.reserve(partial.size() * items.size());
     for (const std::string& text : partial)
-      for (const std::string& item : items) longer.push_back(text + item);
+      for (const std::string& item : items) longer.push_back(text + next + item);
     partial = std::move(longer);
-    name.remove_prefix(close + 1);
+    next.clear();
+    check_length();
   }
-  if (partial.size() == 1 && partial[0].empty()) refuse(list, "an empty name");
+  check_length();
+  if (partial.size() == 1 && partial[0].empty() && next.empty()) refuse(list, "an empty name");
+  for (std::string& text : partial) text += next;
   hosts.insert(hosts.end(), std::make_move_iterator(partial.begin()),
                std::make_move_iterator(partial.end()));
 }
