@@ -75,7 +75,7 @@ void assume_nodes(World& world) {
     world.nodes = 1;
     return;
   }
-  world.nodes = (world.size + world.local_size - 1) / world.local_size;
+  world.nodes = 1 + (world.size - 1) / world.local_size;
   const bool by_slot = world.rank % world.local_size == world.local_rank;
   const bool by_node = world.rank / world.nodes == world.local_rank;
   world.node = !by_slot && by_node ? world.rank % world.nodes : world.rank / world.local_size;
