@@ -43,12 +43,17 @@ struct Fields {
   int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
 };
 
-std::optional<Moment> moment_of(const Fields& f) {
+// Moment counts nanoseconds in 64 bits. Within these bounds, differences of moments fit too.
+constexpr sys_seconds kFirst = sys_days(year(1950) / 1 / 1), kLast = sys_days(year(2200) / 1 / 1);
+
+std::optional<sys_seconds> time_of(const Fields& f) {
   const year_month_day date{year(f.year), month(static_cast<unsigned>(f.month)),
                             day(static_cast<unsigned>(f.day))};
   if (!date.ok() || f.hour > 23 || f.minute > 59 || f.second > 60) return std::nullopt;
-  return Moment(sys_days(date)) + hours(f.hour) + minutes(f.minute) + seconds(f.second);
+  return sys_days(date) + hours(f.hour) + minutes(f.minute) + seconds(f.second);
 }
+
+Moment bounded(sys_seconds time) { return std::clamp(time, kFirst, kLast); }
 
 Fields fields_of(Moment moment) {
   const auto day_start = floor<days>(moment);
@@ -146,8 +151,9 @@ std::optional<Moment> parse_time(std::string_view text) {
     return std::nullopt;
   if (text.starts_with('.'))
     text.remove_prefix(std::min(text.find_first_not_of("0123456789", 1), text.size()));
-  auto moment = moment_of(f);
-  if (text == "Z" || !moment) return text == "Z" ? moment : std::nullopt;
+  const auto time = time_of(f);
+  if (!time) return std::nullopt;
+  if (text == "Z") return bounded(*time);
   if (!text.starts_with('+') && !text.starts_with('-')) return std::nullopt;
   const int sign = text.front() == '+' ? -1 : 1;
   text.remove_prefix(1);
@@ -155,7 +161,7 @@ std::optional<Moment> parse_time(std::string_view text) {
   if (!take(text, 2, text.find(':') == text.npos ? "" : ":", zone_hours) ||
       !take(text, 2, "", zone_minutes) || !text.empty())
     return std::nullopt;
-  return *moment + sign * (hours(zone_hours) + minutes(zone_minutes));
+  return bounded(*time + sign * (hours(zone_hours) + minutes(zone_minutes)));
 }
 
 std::optional<Moment> parse_http_date(std::string_view text) {
@@ -172,11 +178,13 @@ std::optional<Moment> parse_http_date(std::string_view text) {
   if (named == months.end() || !take(text, 4, " ", f.year) || !take(text, 2, ":", f.hour) ||
       !take(text, 2, ":", f.minute) || !take(text, 2, " GMT", f.second) || !text.empty())
     return std::nullopt;
-  return moment_of(f);
+  const auto time = time_of(f);
+  return time ? std::optional(bounded(*time)) : std::nullopt;
 }
 
 Moment from_epoch(double seconds) {
-  return Moment(duration_cast<Moment::duration>(duration<double>(seconds)));
+  const duration<double> time(std::clamp(seconds, to_epoch(kFirst), to_epoch(kLast)));
+  return Moment(duration_cast<Moment::duration>(time));
 }
 
 double to_epoch(Moment moment) { return duration<double>(moment.time_since_epoch()).count(); }

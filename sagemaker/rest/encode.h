@@ -24,7 +24,8 @@ std::string sha256_hex(std::string_view bytes);
 
 std::string basic_time(Moment moment);     // 20150830T123600Z
 std::string extended_time(Moment moment);  // 2015-08-30T12:36:00Z
-// ISO 8601 with date, time and zone: 2015-08-30T12:36:00[.123](Z|+00:00). Nullopt otherwise.
+// Parse times; nullopt for another form. Times before 1950 or after 2200 become those.
+// ISO 8601 with date, time and zone: 2015-08-30T12:36:00[.123](Z|+00:00).
 std::optional<Moment> parse_time(std::string_view text);
 // RFC 9110's preferred form: Sun, 06 Nov 1994 08:49:37 GMT.
 std::optional<Moment> parse_http_date(std::string_view text);
