@@ -32,7 +32,7 @@ void JobLog::find_streams() {
       return;  // the log group does not exist before the account's first job
     }
     for (const json& stream : field_or(answer, "logStreams", json(json::array()), kAnswer))
-      if (const std::string name = text_at(stream, "logStreamName"); !name.empty())
+      if (const std::string name = text_at(stream, "logStreamName"); name.starts_with(job_ + "/"))
         tokens_.emplace(name, "");
     const std::string token = text_at(answer, "nextToken");
     if (token.empty()) return;

@@ -4,11 +4,13 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
+#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::sagemaker {
 namespace {
 
 constexpr std::chrono::minutes kClocksDiffer{5};
+constexpr std::int64_t kMostCounted = INT32_MAX;  // so that products of two counts fit
 
 using nlohmann::json;
 
@@ -20,8 +22,8 @@ std::optional<Moment> moment_at(const json& object, const char* key) {
 
 std::optional<std::int64_t> count_at(const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  return found->get<std::int64_t>();
+  const auto count = found == object.end() ? std::nullopt : integer_in<std::int64_t>(*found);
+  return count ? std::optional(std::clamp(*count, std::int64_t{0}, kMostCounted)) : std::nullopt;
 }
 
 json object_at(const json& object, const char* key) {
@@ -86,7 +88,7 @@ DescribedJob parse_described_job(const json& answer) {
   for (const json& group : array_at(resources, "InstanceGroups")) {
     job.instances.push_back(
         {text_at(group, "InstanceType"), count_at(group, "InstanceCount").value_or(0)});
-    job.instance_count += job.instances.back().count;
+    job.instance_count = std::min(job.instance_count + job.instances.back().count, kMostCounted);
   }
   const auto spot = answer.find("EnableManagedSpotTraining");
   job.spot = spot != answer.end() && spot->is_boolean() && spot->get<bool>();
