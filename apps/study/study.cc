@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::app {
@@ -19,6 +20,11 @@ using sagemaker::Problems;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kRanksInStudy = 4096;
+constexpr double kMostRuns = 1000;
+constexpr std::int64_t kMostExamples = std::int64_t{1} << 40;
+
+// A value for messages.
+std::string shown(const Json& value) { return shortened(value.dump(), 80); }
 
 // Sets `into` to the list of different numbers under `name`, if there is one.
 void read_numbers(Fields& fields, const std::string& name, std::int64_t least, std::int64_t most,
@@ -27,13 +33,13 @@ void read_numbers(Fields& fields, const std::string& name, std::int64_t least, s
   if (given == nullptr) return;
   if (!given->is_array() || given->empty())
     return fields.problem(
-        name, fmt::format("is {}; a list of numbers is needed, such as [1, 2]", given->dump()));
+        name, fmt::format("is {}; a list of numbers is needed, such as [1, 2]", shown(*given)));
   into.clear();
   for (const Json& item : *given) {
     const auto number = integer_in<std::int64_t>(item);
     if (!number || *number < least || *number > most)
       return fields.problem(name, fmt::format("has {}; whole numbers from {} to {} are possible",
-                                              item.dump(), least, most));
+                                              shown(item), least, most));
     if (std::ranges::find(into, *number) != into.end())
       return fields.problem(name, fmt::format("has {} twice", *number));
     into.push_back(*number);
@@ -90,7 +96,7 @@ void read_launch(Fields& fields, StudyOptions& o) {
       o.launch.find("{nodes}") == o.launch.npos)
     fields.problem("launch", fmt::format("'{}' does not say where the number of ranks goes; write "
                                          "{{ranks}} there, or {{nodes}}",
-                                         o.launch));
+                                         shortened(o.launch)));
   if (o.job.empty()) return;
   for (const char* name : {"launch", "config", "script", "python"})
     if (fields.has(name)) fields.problem(name, "excludes job: SageMaker starts what the job names");
@@ -117,7 +123,7 @@ StudyOptions read_study(const Json& file, const std::string& name,
     if (!options->is_object())
       fields.problem(
           "options",
-          fmt::format("is {}; an object of options of `shoal train` is needed", options->dump()));
+          fmt::format("is {}; an object of options of `shoal train` is needed", shown(*options)));
     else
       check_options(fields, o.options = *options);
   }
@@ -127,7 +133,7 @@ StudyOptions read_study(const Json& file, const std::string& name,
   o.script = fields.text("script").value_or("");
   o.python = fields.text("python").value_or(o.python);
   read_backends(fields, o);
-  o.examples = fields.integer("examples", 1, std::int64_t{1} << 40).value_or(0);
+  o.examples = fields.integer("examples", 1, kMostExamples).value_or(0);
   o.rounds = fields.integer("rounds", 1, 1000).value_or(1);
   read_launch(fields, o);
   if (const Json* const price = fields.value("price_per_hour")) {
@@ -136,7 +142,7 @@ StudyOptions read_study(const Json& file, const std::string& name,
     else
       fields.problem("price_per_hour", fmt::format("is {}; a number of at least 0 is needed, the "
                                                    "price of a node",
-                                                   price->dump()));
+                                                   shown(*price)));
   }
   if (o.job.empty() && o.config.empty() && o.options.empty())
     fields.problem("",
@@ -148,14 +154,20 @@ StudyOptions read_study(const Json& file, const std::string& name,
 }
 
 Study plan_study(const StudyOptions& o) {
+  const double runs = static_cast<double>(o.ranks.size()) * static_cast<double>(o.batches.size()) *
+                      static_cast<double>(o.workers.size()) *
+                      static_cast<double>(o.backends.size());
+  SHOAL_CHECK(runs <= kMostRuns, "the study has {:.0f} runs; at most {:.0f} are possible", runs,
+              kMostRuns);
   std::int64_t all = 1, largest = 1;  // common multiple of all steps; samples of the largest step
   for (const std::int64_t ranks : o.ranks)
     for (const std::int64_t batch : o.batches) {
       const std::int64_t step = ranks * batch;
-      all = std::lcm(all, step);
-      SHOAL_CHECK(all <= std::int64_t{1} << 40,
+      const std::int64_t factor = step / std::gcd(all, step);
+      SHOAL_CHECK(factor <= kMostExamples / all,
                   "no number of examples below 10^12 suits all these ranks and batches in whole "
                   "steps; give fewer, or multiples of one another");
+      all *= factor;
       largest = std::max(largest, step);
     }
   Study study;
