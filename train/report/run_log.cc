@@ -128,7 +128,8 @@ std::vector<std::string> remarks_of(const RunLog& run) {
 
 std::int64_t RunLog::setting(std::string_view wanted) const {
   const auto found = settings.find(wanted);
-  return found != settings.end() && found->is_number() ? found->get<std::int64_t>() : 0;
+  const double number = found != settings.end() && found->is_number() ? found->get<double>() : 0;
+  return std::abs(number) < 0x1p53 ? static_cast<std::int64_t>(number) : 0;
 }
 
 std::string RunLog::text_setting(std::string_view wanted) const {

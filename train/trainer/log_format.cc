@@ -46,10 +46,11 @@ double round_to(double value, int digits) {
 }
 
 std::string format_count(std::int64_t value) {
-  std::string digits = std::to_string(value < 0 ? -value : value);
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+  std::string digits = std::to_string(value);
+  const std::ptrdiff_t first = value < 0 ? 1 : 0;  // behind the sign
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > first; at -= 3)
     digits.insert(static_cast<std::size_t>(at), 1, ',');
-  return value < 0 ? fmt::format("-{}", digits) : digits;
+  return digits;
 }
 
 std::string format_bytes(std::int64_t bytes) {
