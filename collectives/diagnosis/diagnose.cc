@@ -374,7 +374,7 @@ std::optional<double> finished_in(const nlohmann::json& entry, const std::string
 
 FlightOperation operation_of(const nlohmann::json& entry, const std::string& path) {
   return {.sequence = need_field<std::uint32_t>(entry, "sequence", path),
-          .text = need_field<std::string>(entry, "text", path),
+          .text = shortened(need_field<std::string>(entry, "text", path)),
           .submitted_s_ago = need_field<double>(entry, "submitted_s_ago", path),
           .matched = need_field<bool>(entry, "matched", path),
           .finished_s_ago = finished_in(entry, path)};
@@ -384,7 +384,7 @@ FlightMessage message_of(const nlohmann::json& entry, const std::string& path) {
   return {.number = need_field<std::uint32_t>(entry, "number", path),
           .sends = need_field<bool>(entry, "sends", path),
           .peer = need_field<int>(entry, "peer", path),
-          .text = need_field<std::string>(entry, "text", path),
+          .text = shortened(need_field<std::string>(entry, "text", path)),
           .submitted_s_ago = need_field<double>(entry, "submitted_s_ago", path),
           .finished_s_ago = finished_in(entry, path)};
 }
@@ -399,11 +399,11 @@ FlightDump parse_flight_dump(const nlohmann::json& json, const std::string& path
                   shortened(json["format"].dump()));
     FlightDump dump;
     dump.group = need_field<std::string>(json, "group", path);
-    dump.host = need_field<std::string>(json, "host", path);
+    dump.host = shortened(need_field<std::string>(json, "host", path));
     dump.rank = need_field<int>(json, "rank", path);
     dump.members = need_field<std::vector<int>>(json, "members", path);
     dump.written_at = need_field<double>(json, "written_at", path);
-    dump.failure = field_or(json, "failure", std::string(), path);
+    dump.failure = shortened(field_or(json, "failure", std::string(), path), 4000);
     if (const auto* blame = find_field(json, "blame")) {
       dump.blame = need_field<std::string>(*blame, "kind", path);
       dump.blamed = need_field<std::vector<int>>(*blame, "ranks", path);
