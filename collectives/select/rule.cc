@@ -12,6 +12,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal::collectives {
 namespace {
@@ -96,8 +97,8 @@ class RuleParser {
  private:
   [[noreturn]] void refuse(std::string_view problem, std::string_view remedy) const {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: rule {} '{}', field {} '{}' {}", source_, number_, text_, place_,
-                            field_, problem),
+                fmt::format("{}: rule {} '{}', field {} '{}' {}", source_, number_,
+                            shortened(text_), place_, shortened(field_), problem),
                 std::string(remedy));
   }
   void once(bool& seen, std::string_view what) const {
@@ -120,7 +121,7 @@ class RuleParser {
       }
     }
     if (problem != std::errc{} || value < 0 || !unit.empty() || value > (Span::kEnd >> shift))
-      refuse(fmt::format("has no number '{}'", text),
+      refuse(fmt::format("has no number '{}'", shortened(text)),
              bytes ? "write bytes, with k, m or g if you like, or inf" : "write a number or inf");
     return value << shift;
   }
@@ -185,7 +186,7 @@ class RuleParser {
       std::string meant = names_there_are(word, names);
       for (const Algorithm algorithm : all_algorithms())
         if (word == to_string(algorithm)) meant = fmt::format("did you mean @{}?", word);
-      refuse(fmt::format("has '{}', neither operation nor memory", word), meant);
+      refuse(fmt::format("has '{}', neither operation nor memory", shortened(word)), meant);
     }
   }
 

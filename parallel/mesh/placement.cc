@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal::parallel {
 namespace {
@@ -34,7 +35,7 @@ Placement::Placement(std::string_view text) {
   std::sort(sorted.begin(), sorted.end());
   if (sorted != "DPT")
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("there is no placement_strategy \"{}\"", text),
+                fmt::format("there is no placement_strategy \"{}\"", shortened(text)),
                 "use cluster (DPT), spread (TPD) or another order of the letters D, P and T");
   letters_ = upper;
 }

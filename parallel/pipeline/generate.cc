@@ -7,6 +7,7 @@
 #include "shoal/parallel/pipeline/validate.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal::parallel {
 namespace {
@@ -61,7 +62,8 @@ ScheduleKind parse_schedule_kind(std::string_view text) {
   const auto found = std::find(kKinds.begin(), kKinds.end(), text);
   if (found != kKinds.end()) return static_cast<ScheduleKind>(found - kKinds.begin());
   const std::vector<std::string> names(kKinds.begin(), kKinds.end());
-  throw Error(ErrorCode::invalid_argument, fmt::format("there is no schedule \"{}\"", text),
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("there is no schedule \"{}\"", shortened(text)),
               names_there_are(text, names));
 }
 

@@ -7,6 +7,7 @@
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal::parallel {
 namespace {
@@ -237,7 +238,8 @@ Partition partition_by_counts(std::span<const UnitCost> units, std::string_view 
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
     if (error != std::errc() || end != word.data() + word.size() || count < 1)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("'{}' in the partition '{}' is no number of units", word, counts),
+                  fmt::format("'{}' in the partition '{}' is no number of units", shortened(word),
+                              shortened(counts)),
                   "write one number a stage, as in 4,3,2");
     each.push_back(count);
     all += count;
@@ -247,7 +249,7 @@ Partition partition_by_counts(std::span<const UnitCost> units, std::string_view 
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the partition '{}' has {} units on {} stages, the model {} units on "
                             "{} stages",
-                            counts, all, each.size(), units.size(), options.stages),
+                            shortened(counts), all, each.size(), units.size(), options.stages),
                 "every unit belongs to one stage; embeddings and head are units too");
   std::vector<UnitRange> cut;
   for (int at = 0; const int count : each) {
@@ -265,7 +267,8 @@ Partition partition_by_assignment(std::span<const UnitCost> units,
   for (const UnitCost& unit : units) names.push_back(unit.name);
   for (const auto& [name, stage] : stage_of)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw Error(ErrorCode::invalid_argument, fmt::format("the model has no unit '{}'", name),
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the model has no unit '{}'", shortened(name)),
                   names_there_are(name, names));
   std::vector<UnitRange> cut(static_cast<std::size_t>(options.stages));
   int before = 0;

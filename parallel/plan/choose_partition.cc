@@ -9,6 +9,7 @@
 #include "shoal/parallel/plan/parallel_plan.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/runtime/io/json.h"
@@ -31,7 +32,7 @@ std::string counts_from(std::span<const std::string> first_units, std::span<cons
     const auto found = std::ranges::find(names, name);
     if (found == names.end())
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("manual_partition: the model has no unit '{}'", name),
+                  fmt::format("manual_partition: the model has no unit '{}'", shortened(name)),
                   names_there_are(name, names));
     begins.push_back(static_cast<std::size_t>(found - names.begin()));
     if (begins.size() == 1 && begins[0] != 0)

@@ -11,6 +11,7 @@
 #include "shoal/parallel/plan/smp_keys.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::parallel {
@@ -61,7 +62,7 @@ class Reader {
  private:
   template <typename... Args>
   void refuse(fmt::format_string<Args...> format, Args&&... args) {
-    problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
+    problems_.push_back(shortened(fmt::format(format, std::forward<Args>(args)...), 1000));
   }
   template <typename... Args>
   void note(fmt::format_string<Args...> format, Args&&... args) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal {
 namespace {
@@ -48,7 +49,7 @@ DType parse_dtype(std::string_view text) {
   for (const auto& [value, name] : kNames)
     if (name == text) return value;
   throw_error(ErrorCode::invalid_argument,
-              "'{}' is not a dtype; use f32, bf16, f16, f64, i64, i32, u8 or i8", text);
+              "'{}' is not a dtype; use f32, bf16, f16, f64, i64, i32, u8 or i8", shortened(text));
 }
 
 float16::float16(float value) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -80,7 +81,7 @@ std::string_view signing_name(Service service) {
 Partition partition_of(std::string_view region) {
   if (!is_region(region))
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("'{}' is no name of an AWS region", region),
+                fmt::format("'{}' is no name of an AWS region", shortened(region)),
                 "such names look like us-east-1; give one with --region or AWS_REGION");
   return std::find_if(kPartitions.begin(), kPartitions.end(),
                       [&](const KnownPartition& known) { return region.starts_with(known.prefix); })
@@ -105,7 +106,7 @@ Endpoint resolve_endpoint(Service service, const EndpointOptions& options) {
 
 S3Name parse_s3_name(std::string_view uri) {
   const auto refuse = [&](std::string_view why) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("'{}' {}", uri, why),
+    throw Error(ErrorCode::invalid_argument, fmt::format("'{}' {}", shortened(uri), why),
                 "write it as s3://BUCKET/KEY");
   };
   if (!uri.starts_with("s3://")) refuse("is no name in S3");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/sagemaker/rest/encode.h"
 
 namespace shoal::sagemaker {
@@ -27,7 +28,7 @@ std::string Url::text() const {
 
 Url parse_url(std::string_view text, std::string_view what) {
   const auto refuse = [&](std::string_view why) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' {}", what, text, why),
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' {}", what, shortened(text), why),
                 "write it as https://HOST[:PORT][/PATH]");
   };
   Url url;

@@ -8,6 +8,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/base64.h"
 #include "shoal/sagemaker/rest/encode.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 std::int64_t parse_count(std::string_view text, std::string_view what) {
   const auto value = parse_number<std::int64_t>(text);
-  if (!value || *value < 0) throw_error(ErrorCode::corrupt_data, "S3: {} is '{}'", what, text);
+  if (!value || *value < 0)
+    throw_error(ErrorCode::corrupt_data, "S3: {} is '{}'", what, shortened(text));
   return *value;
 }
 
@@ -43,7 +45,8 @@ void find_checksum(const HttpResponse& response, ObjectHead& head) {
       head.checksum_name = name;
       const auto checksum = from_base64(value);
       if (!checksum)
-        throw_error(ErrorCode::corrupt_data, "S3: x-amz-checksum-{} is '{}'", name, value);
+        throw_error(ErrorCode::corrupt_data, "S3: x-amz-checksum-{} is '{}'", name,
+                    shortened(value));
       head.checksum = *checksum;
       return;
     }
@@ -134,7 +137,7 @@ void S3::read(const S3Name& name, const std::string& etag, std::int64_t offset,
   const std::string range = header_or_empty(response, "content-range");
   if (!range.starts_with(fmt::format("bytes {}-{}/", offset, last)))
     throw_error(ErrorCode::corrupt_data, "{}: asked for bytes {} to {}, got '{}'", name.text(),
-                offset, last, range);
+                offset, last, shortened(range));
 }
 
 std::vector<ListedObject> S3::list(const S3Name& prefix, int attempts) const {

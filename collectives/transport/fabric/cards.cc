@@ -10,6 +10,7 @@
 #include "shoal/collectives/transport/fabric/wire.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/numbers.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::collectives::fabric {
@@ -30,7 +31,7 @@ std::string from_hex(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); i += 2) {
     const auto byte = parse_number<unsigned char>(text.substr(i, 2), 16);
     if (!byte || text.size() % 2 != 0)
-      throw_error(ErrorCode::corrupt_data, "'{}' is no address", text);
+      throw_error(ErrorCode::corrupt_data, "'{}' is no address", shortened(text));
     bytes += static_cast<char>(*byte);
   }
   return bytes;
@@ -41,7 +42,7 @@ Number integer(const json& card, const char* name, Number least,
                Number most = std::numeric_limits<Number>::max()) {
   const auto value = integer_in<Number>(card.at(name));
   if (!value || *value < least || *value > most)
-    throw_error(ErrorCode::corrupt_data, "its {} is {}", name, card.at(name).dump());
+    throw_error(ErrorCode::corrupt_data, "its {} is {}", name, shortened(card.at(name).dump()));
   return *value;
 }
 
@@ -110,7 +111,8 @@ Opened parse_opened(const json& card) {
   for (const json& rail : list(card, "preferred")) {
     const auto index = integer_in<int>(rail);
     if (!index || *index < 0 || static_cast<std::size_t>(*index) >= rails)
-      throw_error(ErrorCode::corrupt_data, "it prefers rail {} of {}", rail.dump(), rails);
+      throw_error(ErrorCode::corrupt_data, "it prefers rail {} of {}", shortened(rail.dump()),
+                  rails);
     opened.preferred.push_back(*index);
   }
   opened.largest_message = integer<std::int64_t>(card, "largest_message", 0);

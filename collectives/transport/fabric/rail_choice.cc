@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 
 namespace shoal::collectives::fabric {
 
@@ -29,7 +30,8 @@ InterfaceFilter parse_interface_filter(std::string_view text) {
     const std::string_view name = text.substr(0, comma);
     if (name.empty() || name.find_first_of("^ \t") != std::string_view::npos)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("network interfaces '{}': '{}' is not a name", whole, name),
+                  fmt::format("network interfaces '{}': '{}' is not a name", shortened(whole),
+                              shortened(name)),
                   "write eth0,eth1 for only these, ^lo,docker0 for all but these");
     filter.names.emplace_back(name);
     if (comma == std::string_view::npos) return filter;

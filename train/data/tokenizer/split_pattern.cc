@@ -9,6 +9,7 @@
 #include <unicode/utext.h>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/shortened.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 #include "shoal/train/data/tokenizer/work.h"
 
@@ -311,7 +312,7 @@ SplitPattern SplitPattern::regex(std::string_view pattern, SplitBehavior behavio
       icu::RegexPattern::compile(icu::UnicodeString::fromUTF8(icu_pattern), place, status));
   if (U_FAILURE(status))
     throw_error(ErrorCode::corrupt_data, "{}: the pattern '{}' does not compile: {} at {}", source,
-                pattern, u_errorName(status), place.offset);
+                shortened(pattern), u_errorName(status), place.offset);
   split.compiled_ = std::move(compiled);
   split.behavior_ = behavior;
   split.invert_ = invert;
