@@ -63,7 +63,7 @@ def unpack(target: str, directory: str) -> None:
     words = {word for data in inputs for word in re.findall(rb"[A-Za-z_][A-Za-z0-9_.-]{2,30}", data)}
     os.makedirs(f"{BUILD}/words", exist_ok=True)
     with open(f"{BUILD}/words/{target}", "w", encoding="ascii") as file:
-        file.writelines(f'"{word.decode()}"\n' for word in sorted(words))
+        file.writelines(f'"{word}"\n' for word in ["\\x0A%%\\x0A", *sorted(word.decode() for word in words)])
 
 
 def targets() -> dict[str, tuple[str, list[str]]]:
@@ -128,8 +128,6 @@ class Search:
 
 
 def search(chosen: dict, minutes: float) -> int:
-    for folder in ("findings", "logs", "tmp", "profiles"):
-        os.makedirs(f"{BUILD}/{folder}", exist_ok=True)
     searches = []
     for name, (program, _) in chosen.items():
         searches.append(Search(name, program, max(1, round(60 * minutes))))
@@ -140,7 +138,6 @@ def search(chosen: dict, minutes: float) -> int:
             print(f"    {searches[-1].finding[:500]}", flush=True)
             if searches[-1].file:
                 print(f"    `./dev fuzz --keep {searches[-1].file}` adds the input to {CORPUS}/{name}.txt", flush=True)
-    shutil.rmtree(f"{BUILD}/tmp", ignore_errors=True)
     return 1 if any(one.finding for one in searches) else 0
 
 
@@ -163,7 +160,6 @@ def grow(chosen: dict, longest: int) -> int:
         unpack(name, kept)
         before = set(os.listdir(kept))
         os.makedirs(f"{BUILD}/corpus/{name}", exist_ok=True)
-        os.makedirs(ENVIRONMENT["TMPDIR"], exist_ok=True)
         run([program, f"--target={name}", "-merge=1", "-use_counters=0", f"-max_len={longest}", kept,
              f"{BUILD}/corpus/{name}"])
         new = [open(f"{kept}/{file}", "rb").read() for file in set(os.listdir(kept)) - before]
@@ -175,8 +171,6 @@ def grow(chosen: dict, longest: int) -> int:
 
 def coverage(chosen: dict) -> int:
     """Branches and lines of each parser's source that the kept inputs of its family reach."""
-    os.makedirs(f"{BUILD}/profiles", exist_ok=True)
-    os.makedirs(ENVIRONMENT["TMPDIR"], exist_ok=True)
     totals = [0, 0]
     for program in sorted({program for program, _ in chosen.values()}):
         family = {name: sources for name, (of, sources) in chosen.items() if of == program}
@@ -185,22 +179,39 @@ def coverage(chosen: dict) -> int:
             shutil.rmtree(f"{BUILD}/kept/{name}", ignore_errors=True)
             unpack(name, f"{BUILD}/kept/{name}")
             profiles.append(os.path.abspath(f"{BUILD}/profiles/{name}.profraw"))
-            run([program, f"--target={name}", "-runs=0", f"{BUILD}/kept/{name}"], LLVM_PROFILE_FILE=profiles[-1])
-        merged = f"{program}.profdata"
+            try:
+                run([program, f"--target={name}", "-runs=0", f"-artifact_prefix={BUILD}/findings/{name}-",
+                     f"{BUILD}/kept/{name}"], LLVM_PROFILE_FILE=profiles[-1])
+            except subprocess.CalledProcessError:
+                print(f"./dev fuzz: a kept input breaks {name}; `./dev fuzz {name}` shows it", file=sys.stderr)
+                return 1
+        merged = f"{BUILD}/profiles/{os.path.basename(program)}.profdata"
         run(["llvm-profdata-19", "merge", "-sparse", "-o", merged, *profiles])
-        sources = sorted({source for sources in family.values() for source in sources})
-        shown = run(["llvm-cov-19", "export", "-summary-only", f"-instr-profile={merged}", program, *sources]).stdout
+        sources = {source for sources in family.values() for source in sources}
+        shown = run(["llvm-cov-19", "export", "-summary-only", f"-instr-profile={merged}", program]).stdout
         for file in json.loads(shown)["data"][0]["files"]:
+            source = next((one for one in sources if file["filename"].endswith("/" + one)), None)
+            if source is None:
+                continue
             branches, lines = file["summary"]["branches"], file["summary"]["lines"]
             totals = [totals[0] + branches["covered"], totals[1] + branches["count"]]
             share = 100 * branches["covered"] / max(branches["count"], 1)
-            print(f"{os.path.relpath(file['filename']):<58} {share:5.1f} % of {branches['count']:>4} branches  "
+            print(f"{source:<58} {share:5.1f} % of {branches['count']:>4} branches  "
                   f"{lines['percent']:5.1f} % of {lines['count']:>4} lines", flush=True)
     print(f"all: {100 * totals[0] / max(totals[1], 1):.1f} % of {totals[1]} branches")
     return 0
 
 
 def main() -> int:
+    for folder in ("findings", "logs", "profiles", "tmp"):
+        os.makedirs(f"{BUILD}/{folder}", exist_ok=True)
+    try:
+        return act()
+    finally:  # an input that ends its program leaves files there
+        shutil.rmtree(f"{BUILD}/tmp", ignore_errors=True)
+
+
+def act() -> int:
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", metavar="TARGET")

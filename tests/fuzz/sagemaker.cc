@@ -118,7 +118,8 @@ FUZZ(sts_answers, "sagemaker/rest/sts.cc sagemaker/rest/service_error.cc") {
 // it may name a program to run.
 FUZZ(metadata_answers, "sagemaker/rest/credential_sources.cc sagemaker/rest/credentials.cc") {
   std::map<std::string, std::string, std::less<>> variables{
-      {"AWS_CONFIG_FILE", "/dev/null"}, {"AWS_SHARED_CREDENTIALS_FILE", "/dev/null"}};
+      {"AWS_CONFIG_FILE", Input::folder() + "/none"},
+      {"AWS_SHARED_CREDENTIALS_FILE", Input::folder() + "/none"}};
   if (input.choice(2) == 0) variables["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"] = "/keys";
   (void)make_credential_chain(environment_of(variables), std::make_shared<InputTransport>(input),
                               {.sleep = [](double) {}, .now = [] { return from_epoch(1.7e9); }})
