@@ -7,6 +7,7 @@ found.
 """
 import argparse
 import glob
+import itertools
 import json
 import os
 import re
@@ -152,20 +153,23 @@ def keep(known: dict, files: list[str]) -> int:
     return 0
 
 
-def grow(chosen: dict, longest: int) -> int:
-    """Adds to the kept inputs the smallest that reach edges which they do not."""
+def grow(chosen: dict, most: int) -> int:
+    """Adds to the kept inputs some that reach edges which they do not: the smallest, `most` bytes of the file."""
     for name, (program, _) in chosen.items():
         kept = f"{BUILD}/kept/{name}"
         shutil.rmtree(kept, ignore_errors=True)
         unpack(name, kept)
         before = set(os.listdir(kept))
         os.makedirs(f"{BUILD}/corpus/{name}", exist_ok=True)
-        run([program, f"--target={name}", "-merge=1", "-use_counters=0", f"-max_len={longest}", kept,
+        run([program, f"--target={name}", "-set_cover_merge=1", "-use_counters=0", f"-max_len={most}", kept,
              f"{BUILD}/corpus/{name}"])
-        new = [open(f"{kept}/{file}", "rb").read() for file in set(os.listdir(kept)) - before]
+        lines = [escape(open(f"{kept}/{file}", "rb").read()) + "\n" for file in set(os.listdir(kept)) - before]
+        lines.sort(key=lambda line: (len(line), line))
+        bytes_with = list(itertools.accumulate(map(len, lines)))
+        added = lines[:sum(size <= most for size in bytes_with)]
         with open(f"{CORPUS}/{name}.txt", "a", encoding="ascii") as file:
-            file.writelines(escape(data) + "\n" for data in sorted(new, key=lambda data: (len(data), data)) if data)
-        print(f"{name:<22} {len(new):>5} more inputs", flush=True)
+            file.writelines(line for line in added if line != "\n")
+        print(f"{name:<22} {len(added):>5} more inputs of {len(lines)} that reach more", flush=True)
     return 0
 
 
@@ -220,7 +224,7 @@ def act() -> int:
     parser.add_argument("--coverage", action="store_true", help="the branches that the kept inputs reach")
     parser.add_argument("--keep", action="store_true", help="the words are files of build/fuzz/findings: keep them")
     parser.add_argument("--grow", type=int, metavar="BYTES",
-                        help="keep inputs of at most BYTES from build/fuzz/corpus that reach more")
+                        help="keep inputs of build/fuzz/corpus that reach more edges, at most BYTES of them a target")
     words = parser.parse_args()
     known = targets()
     if words.keep:
