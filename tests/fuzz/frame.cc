@@ -35,12 +35,16 @@ std::string problem_with(const Error& error, bool lists_problems) {
   const std::string_view text = error.what();
   if (error.code() == ErrorCode::internal) return fmt::format("a bug shows itself: {}", text);
   if (text.empty()) return "an Error without a text";
-  if (text.size() > kMostText) return fmt::format("an Error of {} bytes", text.size());
+  // what() makes several characters of one that cannot be shown.
+  const std::string raw = error.message() + error.remedy();
+  if (raw.size() > kMostText) return fmt::format("an Error of {} bytes", raw.size());
   std::size_t line = 0;
-  for (const char c : text) {
-    if (c == '\n' && !lists_problems) return fmt::format("an Error of two lines: {}", text);
+  for (const char c : raw) {
     line = c == '\n' ? 0 : line + 1;
     if (line > kMostLine) return fmt::format("an Error with a line of over {} bytes", kMostLine);
+  }
+  for (const char c : text) {
+    if (c == '\n' && !lists_problems) return fmt::format("an Error of two lines: {}", text);
     if (static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\t')
       return fmt::format("an Error with the control character {:#x}: {}", c, text);
   }
