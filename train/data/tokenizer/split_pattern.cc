@@ -37,10 +37,11 @@ constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
 constexpr std::int64_t kMostGroups = 64;
 
 [[noreturn]] void refuse(const std::string& source, std::string_view what) {
-  throw Error(ErrorCode::unavailable,
-              fmt::format("{}: the pattern holds {}, which is not supported", source, what),
-              "use GPT-2's pattern, or one of literals, classes, \\p{..}, \\s, \\d, groups and "
-              "quantifiers");
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("{}: the pattern holds {}, which is not supported", source, shortened(what)),
+      "use GPT-2's pattern, or one of literals, classes, \\p{..}, \\s, \\d, groups and "
+      "quantifiers");
 }
 
 // ICU's spelling of Oniguruma's '\' and `letter`; null if it is the same or unsupported.
