@@ -161,7 +161,7 @@ FUZZ(options, "runtime/config/options.cc runtime/config/binding.cc", .lists_prob
   (void)options.notices();
   Fields again;
   OptionSet same = declared(again);
-  same.add_json(nlohmann::json::parse(dumped.dump()), "dump");
+  same.add_json(nlohmann::json(dumped), "dump");
   same.finish();
   expect(again.count == fields.count && again.rate == fields.rate && again.words == fields.words &&
              again.object == fields.object && again.name == fields.name,

@@ -53,7 +53,10 @@ void RunSettings::describe(const Trainer& trainer, const std::vector<std::string
 }
 
 void RunSettings::on_train_begin(const TrainerState&) {
-  write_file_atomically(directory_ + "/run_settings.json", settings_.dump(2) + "\n");
+  // A name of a file need not be UTF-8.
+  const std::string text =
+      settings_.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  write_file_atomically(directory_ + "/run_settings.json", text + "\n");
 }
 
 }  // namespace shoal::command
