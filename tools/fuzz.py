@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "ASAN_SYMBOLIZER_PATH": "/usr/lib/llvm-19/bin/llvm-symbolizer",
     "SHOAL_LOG": "error",
-    "TMPDIR": os.path.abspath(f"{BUILD}/tmp"),
+    "TMPDIR": os.path.abspath(f"{BUILD}/tmp-{os.getpid()}"),
     "LLVM_PROFILE_FILE": os.path.abspath(f"{BUILD}/profiles/unused.profraw"),
 }
 FINDING = r"(?:FINDING: |ERROR: (?=\w+Sanitizer|libFuzzer)|(?=\S+: runtime error))(.*)"
@@ -207,12 +207,12 @@ def coverage(chosen: dict) -> int:
 
 
 def main() -> int:
-    for folder in ("findings", "logs", "profiles", "tmp"):
-        os.makedirs(f"{BUILD}/{folder}", exist_ok=True)
+    for folder in (f"{BUILD}/findings", f"{BUILD}/logs", f"{BUILD}/profiles", ENVIRONMENT["TMPDIR"]):
+        os.makedirs(folder, exist_ok=True)
     try:
         return act()
     finally:  # an input that ends its program leaves files there
-        shutil.rmtree(f"{BUILD}/tmp", ignore_errors=True)
+        shutil.rmtree(ENVIRONMENT["TMPDIR"], ignore_errors=True)
 
 
 def act() -> int:

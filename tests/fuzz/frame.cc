@@ -119,7 +119,9 @@ std::string Input::file(const std::string& name, std::string_view bytes) {
   } else {
     files_.push_back(path);
   }
-  std::ofstream(path, std::ios::binary) << bytes;
+  // An Error of a missing file would look like a refusal.
+  expect((std::ofstream(path, std::ios::binary) << bytes).flush().good(),
+         "an input's file is written");
   return path;
 }
 
