@@ -199,7 +199,7 @@ FUZZ(contract,
     input.optional_file(std::string("input/config/") + name + ".json");
   const VariableReader variables = [](std::string_view) { return std::nullopt; };
   const Contract contract = read_contract(Input::folder(), {.gpus = 8, .cpus = 4}, variables);
-  expect(std::ranges::count(contract.hosts, contract.current_host) == 1,
+  expect(std::ranges::count(contract.hosts, contract.current_host) >= 1,
          "this host is one of them");
   (void)sm_variables(contract, variables);
   (void)region_for_s3(contract, variables);
