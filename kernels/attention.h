@@ -35,6 +35,13 @@ struct AttentionShape {
   // each batch row (right padding; clamped to [0, key_length]), which is faster. Undefined: all
   // keys are visible. A query that sees no key gives 0; an invisible key gets zero gradients.
   ConstView key_mask;
+  // Bias of the scores by relative position (Raffel et al., "T5", 2020), f32 [heads,
+  // query_length + key_length - 1]: query i and key j get entry j - i + query_length - 1 of their
+  // head, added to scale·q·k. Undefined: none. Takes O(T) memory, where a bias of every pair would
+  // take O(T²). `scale` must not be 0.
+  ConstView relative_bias;
+  // Backward writes the bias's gradient here, summed over the batch. Undefined: not wanted.
+  View relative_bias_gradient;
   // Packed sequences, [B, n] i32: the position where each sequence of a batch row begins, ascending
   // from 0. A sequence ends where the next one begins, the last one at T. A token sees only its own
   // sequence (subject to `causal`). Sequences may be empty (at the end: begin = T), so n can stay

@@ -9,6 +9,15 @@
 
 namespace shoal::kernels {
 
+// Relative positions of a call: the length of a head's AttentionShape::relative_bias.
+inline std::int64_t relative_positions(const AttentionShape& s) {
+  return std::max<std::int64_t>(s.query_length + s.key_length - 1, 0);
+}
+// The head's bias of a query and key 0; key j is at + j.
+inline std::int64_t relative_row(const AttentionShape& s, std::int64_t head, std::int64_t query) {
+  return head * relative_positions(s) + s.query_length - 1 - query;
+}
+
 inline void check_attention(const AttentionShape& s) {
   SHOAL_CHECK(
       s.batch >= 0 && s.heads >= 0 && s.query_length >= 0 && s.key_length >= 0 && s.head_dim >= 0,
@@ -33,6 +42,13 @@ inline void check_attention(const AttentionShape& s) {
                                 s.key_mask.shape.count() == masks),
       "attention: key_mask is {} {}, neither u8 [{}, {}] nor i32 [{}]", to_string(s.key_mask.dtype),
       to_string(s.key_mask.shape), s.batch, s.key_length, s.batch);
+  for (const ConstView& bias : {s.relative_bias, ConstView(s.relative_bias_gradient)})
+    SHOAL_CHECK(
+        !bias.defined() || (s.relative_bias.defined() && s.scale != 0 && bias.dtype == DType::f32 &&
+                            bias.shape.count() == s.heads * relative_positions(s)),
+        "attention: a relative bias or its gradient is {} {}, not f32 [{}, {}], or the "
+        "scale is 0",
+        to_string(bias.dtype), to_string(bias.shape), s.heads, relative_positions(s));
   if (!s.sequences.defined()) return;
   SHOAL_CHECK(s.sequences.dtype == DType::i32 && s.sequences.shape.rank() == 2 &&
                   s.sequences.shape[0] == s.batch && s.sequences.shape[1] > 0,

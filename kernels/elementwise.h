@@ -22,6 +22,7 @@ class ElementwiseKernels {
   virtual ~ElementwiseKernels() = default;
 
   virtual void add(ConstView a, ConstView b, View out, Stream stream) = 0;
+  virtual void multiply(ConstView a, ConstView b, View out, Stream stream) = 0;
   virtual void scale(ConstView x, float factor, View out, Stream stream) = 0;
   // y += alpha * x
   virtual void axpy(float alpha, ConstView x, View y, Stream stream) = 0;

@@ -51,6 +51,8 @@ void add_elementwise(Bench& bench, DType dtype) {
     bench.add_row(row_of(tanh ? "gelu_tanh_backward" : "gelu_erf_backward", dtype, wide, 3),
                   Bound::copy, [=, &k] { k.activation_backward(kind, x, dy, y, {}); });
   }
+  bench.add_row(row_of("multiply", dtype, wide, 3), Bound::copy,
+                [=, &k] { k.multiply(x, dy, y, {}); });
   bench.add_row(row_of("swiglu", dtype, wide, 3), Bound::copy, [=, &k] { k.swiglu(x, dy, y, {}); });
   const View dup = bench.tensor(wide, dtype), dout = bench.tensor(wide, dtype);
   bench.add_row(row_of("swiglu_backward", dtype, wide, 5), Bound::copy,

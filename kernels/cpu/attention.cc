@@ -138,7 +138,8 @@ class HeadTask {
   void forward(HeadsView q, HeadsView k, HeadsView v, MutableHeadsView out, float* log_sum_exp,
                std::int64_t first, std::int64_t step) const;
   void backward(HeadsView q, HeadsView k, HeadsView v, HeadsView out, const float* log_sum_exp,
-                HeadsView dout, MutableHeadsView dq, MutableHeadsView dk, MutableHeadsView dv);
+                HeadsView dout, MutableHeadsView dq, MutableHeadsView dk, MutableHeadsView dv,
+                float* bias_sums);
 
  private:
   std::int64_t key_head() const { return head_ / heads_per_key_head(s_); }
@@ -207,6 +208,14 @@ class HeadTask {
     return t;
   }
   // c [rows, columns] = a [rows, head_dim] · (packed transposed rows, starting at `key`)ᵀ
+  // Scores of a tile: the product, and the relative bias.
+  ScoreTile scores(const Rows& q, std::int64_t query, std::int64_t rows, std::int64_t key,
+                   std::int64_t columns, std::int64_t stride) const {
+    score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
+    const ScoreTile made = tile(query, rows, key, columns, stride);
+    if (s_.relative_bias.defined()) add_relative_bias(made);
+    return made;
+  }
   void score_product(const Rows& a, const std::uint32_t* packed, std::int64_t rows,
                      std::int64_t key, std::int64_t columns, float* c, std::int64_t stride) const {
     const std::int64_t words = product_.words(s_.head_dim);
@@ -214,7 +223,8 @@ class HeadTask {
         {a.operand(), packed + key * words, words, 0, c, stride, rows, columns, words, false});
   }
   void gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
-                          TokenRange sequence, std::int64_t query, std::int64_t rows) const;
+                          TokenRange sequence, std::int64_t query, std::int64_t rows,
+                          float* bias_sums) const;
 
   const AttentionShape& s_;
   const TileProduct& product_;
@@ -243,8 +253,7 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
     const TokenRange seen = keys_seen(sequence, query, rows);
     for (std::int64_t key = seen.begin; key < seen.end; key += kForwardKeys) {
       const std::int64_t columns = std::min(kForwardKeys, seen.end - key);
-      score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
-      softmax_tile(tile(query, rows, key, columns, stride), p, w_.largest, w_.sum, w_.out, d,
+      softmax_tile(scores(q, query, rows, key, columns, stride), p, w_.largest, w_.sum, w_.out, d,
                    width);
       product_.multiply({{p, stride * (pairs ? 2 : 4), 4},
                          w_.values,
@@ -262,10 +271,11 @@ void HeadTask::forward(HeadsView q_view, HeadsView k_view, HeadsView v_view, Mut
   });
 }
 
-// Adds the contribution of a block of queries to dk and dv, and writes its dq to w_.out.
+// Adds the contribution of a block of queries to dk, dv and, unless null, bias_sums. Writes its dq
+// to w_.out.
 void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* log_sum_exp,
-                                  TokenRange sequence, std::int64_t query,
-                                  std::int64_t rows) const {
+                                  TokenRange sequence, std::int64_t query, std::int64_t rows,
+                                  float* bias_sums) const {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
                      stride = tile_stride(keys_all, kBackwardKeys);
   product_.pack(q.data, rows, d, q.stride, w_.queries);
@@ -280,10 +290,10 @@ void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* 
                             stride * (pairs ? 2 : 4), 4};
   for (std::int64_t key = seen.begin; key < seen.end; key += kBackwardKeys) {
     const std::int64_t columns = std::min(kBackwardKeys, seen.end - key);
-    score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
+    const ScoreTile scored = scores(q, query, rows, key, columns, stride);
     score_product(dout, w_.values_t, rows, key, columns, w_.dp, stride);
-    score_gradients(tile(query, rows, key, columns, stride),
-                    {w_.dp, log_sum_exp, w_.delta, w_.p_pairs, w_.ds_pairs, w_.ds_rows});
+    score_gradients(scored, {w_.dp, log_sum_exp, w_.delta, w_.p_pairs, w_.ds_pairs, w_.ds_rows});
+    if (bias_sums) sum_relative_bias(scored, ds_rows.data, bias_sums);
     // Transposed: rows are keys, words are queries (or pairs of them).
     const auto add_to = [&](const void* tile, const std::uint32_t* packed, float* sums) {
       product_.multiply({{tile, 4, stride * 4},
@@ -306,7 +316,7 @@ void HeadTask::gradients_of_block(const Rows& q, const Rows& dout, const float* 
 
 void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, HeadsView out,
                         const float* log_sum_exp, HeadsView dout_view, MutableHeadsView dq,
-                        MutableHeadsView dk, MutableHeadsView dv) {
+                        MutableHeadsView dk, MutableHeadsView dv, float* bias_sums) {
   const std::int64_t d = s_.head_dim, width = whole_panels(d), keys_all = s_.key_length,
                      key_head = this->key_head(), group = heads_per_key_head(s_);
   const Rows k = words_of(rows_of(k_view, key_head), keys_all, w_.wide_k),
@@ -316,16 +326,20 @@ void HeadTask::backward(HeadsView q_view, HeadsView k_view, HeadsView v_view, He
   product_.pack(k.data, keys_all, d, k.stride, w_.keys);
   std::fill_n(w_.dk, keys_all * width, 0.0f);
   std::fill_n(w_.dv, keys_all * width, 0.0f);
-  for (const std::int64_t end = head_ + group; head_ < end; ++head_, log_sum_exp += s_.query_length)
+  for (const std::int64_t end = head_ + group; head_ < end;
+       ++head_, log_sum_exp += s_.query_length) {
+    if (bias_sums) std::fill_n(bias_sums, relative_positions(s_), 0.0f);
     each_block([&](std::int64_t query, std::int64_t rows, TokenRange sequence) {
       const Rows dout = rows_of(dout_view).from(query);
       row_dots(s_, dout.data, dout.stride, rows_of(out).from(query).data, out.row_stride, rows,
                w_.delta);
       gradients_of_block(words_of(rows_of(q_view).from(query), rows, w_.wide_q),
                          words_of(dout, rows, w_.wide_dout), log_sum_exp + query, sequence, query,
-                         rows);
+                         rows, bias_sums);
       narrow_rows(s_.dtype, w_.out, width, rows, d, s_.scale, row(dq, query, head_), dq.row_stride);
     });
+    if (bias_sums) bias_sums += relative_positions(s_);
+  }
   narrow_rows(s_.dtype, w_.dk, width, keys_all, d, s_.scale, row(dk, 0, key_head), dk.row_stride);
   narrow_rows(s_.dtype, w_.dv, width, keys_all, d, kept_scale(s_), row(dv, 0, key_head),
               dv.row_stride);
@@ -336,7 +350,8 @@ class CpuAttention final : public AttentionKernels {
   CpuAttention(const CpuResources& resources, bool bf16_pairs)
       : resources_(resources),
         bf16_pairs_(bf16_pairs && has_bf16_pairs()),
-        scratch_(*resources.memory) {}
+        scratch_(*resources.memory),
+        bias_sums_(*resources.memory) {}
 
   std::int64_t kept_bytes(const AttentionShape& s) const override {
     return s.dropout > 0 ? s.batch * s.heads * s.query_length * kept_row_bytes(s.key_length) : 0;
@@ -368,6 +383,12 @@ class CpuAttention final : public AttentionKernels {
     check_shape(shape);
     check_log_sum_exp(shape, log_sum_exp);
     const std::int64_t heads = shape.batch * shape.heads;
+    // One sum per batch row and head, added over the batch at the end in a fixed order.
+    const bool sums_bias = shape.relative_bias_gradient.defined();
+    const std::int64_t positions = relative_positions(shape);
+    float* const bias_sums = sums_bias ? bias_sums_.of<float>(heads * positions) : nullptr;
+    if (sums_bias)
+      std::fill_n(shape.relative_bias_gradient.as<float>(), shape.heads * positions, 0.0f);
     if (heads == 0 || shape.head_dim == 0) return;
     const float* lse = log_sum_exp.defined() ? log_sum_exp.as<float>() : nullptr;
     SHOAL_CHECK(lse || shape.query_length == 0, "attention_backward: no log_sum_exp");
@@ -376,8 +397,11 @@ class CpuAttention final : public AttentionKernels {
         [&](const TileProduct& product, const Workspace& work, std::int64_t task) {
           const std::int64_t head = task * group;
           HeadTask(shape, product, work, head / shape.heads, head % shape.heads)
-              .backward(q, k, v, out, lse + head * shape.query_length, dout, dq, dk, dv);
+              .backward(q, k, v, out, lse + head * shape.query_length, dout, dq, dk, dv,
+                        sums_bias ? bias_sums + head * positions : nullptr);
         });
+    for (std::int64_t i = 0; sums_bias && i < heads * positions; ++i)
+      shape.relative_bias_gradient.as<float>()[i % (shape.heads * positions)] += bias_sums[i];
   }
 
  private:
@@ -417,7 +441,7 @@ class CpuAttention final : public AttentionKernels {
   CpuResources resources_;
   bool bf16_pairs_;
   TileProduct floats_{TileWord::f32}, pairs_{TileWord::bf16_pair};
-  Scratch scratch_;
+  Scratch scratch_, bias_sums_;
 };
 
 }  // namespace

@@ -81,6 +81,36 @@ const float* BiasOfRow(const ScoreTile& tile, std::int64_t r, std::int64_t room)
   return bias;
 }
 
+struct AddScaled {
+  FloatVec factor;
+  HWY_INLINE FloatVec operator()(FloatVec sum, FloatVec x) const {
+    return hn::MulAdd(x, factor, sum);
+  }
+};
+void AddRelativeBias(const ScoreTile& tile) {
+  const AddScaled add{hn::Set(kFloat, 1 / tile.shape->scale)};
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    float* const scores = tile.scores + r * tile.stride;
+    const float* const bias = tile.shape->relative_bias.as<float>() +
+                              relative_row(*tile.shape, tile.head, tile.query + r) + tile.key;
+    map(tile.columns, add, scores, static_cast<const float*>(scores), bias);
+  }
+}
+template <typename T>
+HWY_INLINE void SumRelativeBias(const ScoreTile& tile, const T* ds, float* sums) {
+  const AddScaled add{hn::Set(kFloat, 1.0f)};
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    float* const to = sums + relative_row(*tile.shape, 0, tile.query + r) + tile.key;
+    map(tile.columns, add, to, static_cast<const float*>(to), ds + r * tile.stride);
+  }
+}
+void SumRelativeBiasOf(const ScoreTile& tile, const void* ds, float* sums) {
+  if (tile.word == TileWord::f32)
+    SumRelativeBias(tile, static_cast<const float*>(ds), sums);
+  else
+    SumRelativeBias(tile, static_cast<const bfloat16*>(ds), sums);
+}
+
 // With bf16 results, exponentials are powers of two by a short polynomial.
 template <Precision precision>
 struct Exponential {
@@ -445,6 +475,8 @@ HWY_AFTER_NAMESPACE();
 namespace shoal::kernels {
 
 HWY_EXPORT(KeptRowBytes);
+HWY_EXPORT(AddRelativeBias);
+HWY_EXPORT(SumRelativeBiasOf);
 HWY_EXPORT(SoftmaxTileF32);
 HWY_EXPORT(SoftmaxTileBF16);
 HWY_EXPORT(ScoreGradientsF32);
@@ -455,6 +487,12 @@ HWY_EXPORT(NarrowRows);
 HWY_EXPORT(RowDots);
 
 std::int64_t kept_row_bytes(std::int64_t keys) { return HWY_DYNAMIC_DISPATCH(KeptRowBytes)(keys); }
+
+void add_relative_bias(const ScoreTile& tile) { HWY_DYNAMIC_DISPATCH(AddRelativeBias)(tile); }
+
+void sum_relative_bias(const ScoreTile& tile, const void* ds, float* sums) {
+  HWY_DYNAMIC_DISPATCH(SumRelativeBiasOf)(tile, ds, sums);
+}
 
 void softmax_tile(const ScoreTile& tile, void* p, float* largest, float* sum, float* out,
                   std::int64_t out_columns, std::int64_t out_stride) {

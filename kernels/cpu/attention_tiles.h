@@ -33,6 +33,12 @@ struct ScoreTile {
 // Bytes of one query's bits in ScoreTile::kept; 0: the vectors are too short to write them.
 std::int64_t kept_row_bytes(std::int64_t keys);
 
+// Adds AttentionShape::relative_bias to the scores, divided by the scale.
+void add_relative_bias(const ScoreTile& tile);
+// Adds a tile's ds (of score_gradients) to the head's sums [relative positions], f32. `ds` has the
+// tile's stride and is f32 or bf16, by `word`.
+void sum_relative_bias(const ScoreTile& tile, const void* ds, float* sums);
+
 // Online softmax (Milakov & Gimelshein, 2018). Writes to p [rows, stride] the probabilities
 // relative to the largest score so far. Dropped ones are 0; kept ones are scaled later, by
 // finish_rows. Columns beyond the last key are 0 up to the next even one. p is f32 (may alias the

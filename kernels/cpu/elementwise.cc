@@ -62,6 +62,15 @@ class CpuElementwise final : public ElementwiseKernels {
     });
   }
 
+  void multiply(ConstView a, ConstView b, View out, Stream) override {
+    check::same("multiply", a, b);
+    check::same("multiply", a, out);
+    over(out, kMoveGrain, [&](std::int64_t i, std::int64_t n) {
+      multiply_range(a.dtype, at(a.data, i, a.dtype), at(b.data, i, b.dtype),
+                     at(out.data, i, a.dtype), n);
+    });
+  }
+
   void scale(ConstView x, float factor, View out, Stream) override {
     check::same("scale", x, out);
     over(out, kMoveGrain, [&](std::int64_t i, std::int64_t n) {

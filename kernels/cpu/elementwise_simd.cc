@@ -14,6 +14,9 @@ namespace shoal::kernels::HWY_NAMESPACE {
 struct AddOp {
   HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
 };
+struct MultiplyOp {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
+};
 struct ScaleOp {
   FloatVec factor;
   HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, factor); }
@@ -78,6 +81,10 @@ HWY_INLINE void map_all(DType dtype, std::int64_t count, const Op& op, void* out
 
 void Add(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
   map_all(dtype, count, AddOp{}, out, a, b);
+}
+
+void Multiply(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
+  map_all(dtype, count, MultiplyOp{}, out, a, b);
 }
 
 void Scale(DType dtype, const void* x, float factor, void* out, std::int64_t count) {
@@ -215,6 +222,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shoal::kernels {
 HWY_EXPORT(Add);
+HWY_EXPORT(Multiply);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Axpy);
 HWY_EXPORT(Accumulate);
@@ -229,6 +237,9 @@ HWY_EXPORT(RotaryHeads);
 
 void add_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Add)(dtype, a, b, out, count);
+}
+void multiply_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Multiply)(dtype, a, b, out, count);
 }
 void scale_range(DType dtype, const void* x, float factor, void* out, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Scale)(dtype, x, factor, out, count);

@@ -7,6 +7,7 @@
 namespace shoal::kernels {
 
 void add_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count);
+void multiply_range(DType dtype, const void* a, const void* b, void* out, std::int64_t count);
 void scale_range(DType dtype, const void* x, float factor, void* out, std::int64_t count);
 void axpy_range(DType dtype, float alpha, const void* x, void* y, std::int64_t count);
 // y += x; y is f32.

@@ -85,6 +85,7 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capabili
   if (key_lengths_of(s) && s.causal && s.query_length != s.key_length)
     return "keys have lengths and causality is shifted";
   if (s.window > 0) return "keys have a sliding window";
+  if (s.relative_bias.defined()) return "scores have a bias by relative position";
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
   if (const char* why = beyond_packed(s, t)) return why;
   if (s.key_length == 0) return "there are no keys";
@@ -222,6 +223,7 @@ class CudaAttention final : public AttentionKernels {
       return keys.fold(3, dv);
     }
     const cudaStream_t native = resources_.begin(stream);
+    clear_relative_bias_gradient(shape, native);
     if (shape.batch * shape.heads * shape.head_dim == 0) return;
     SHOAL_CHECK(log_sum_exp.defined() || shape.query_length == 0,
                 "attention_backward: no log_sum_exp");
@@ -473,25 +475,23 @@ class CudaAttention final : public AttentionKernels {
     return false;
   }
 
-  // Number of 32-bit words of kept bits per query.
+  // 32-bit words of kept bits per query.
   static int kept_words(const AttentionShape& s) {
     return static_cast<int>((s.key_length + 31) / 32);
   }
 
   // Bytes of kept bits; 0 without dropout.
   static std::int64_t drawn_bytes(const AttentionShape& s) {
-    if (!(s.dropout > 0)) return 0;
-    return s.batch * s.heads * s.query_length * kept_words(s) *
-           static_cast<std::int64_t>(sizeof(std::uint32_t));
+    return s.dropout > 0 ? s.batch * s.heads * s.query_length * kept_words(s) * 4 : 0;
   }
 
   static std::size_t sums_bytes(const AttentionShape& s, std::int64_t batch) {
-    const auto rows = static_cast<std::size_t>(batch * s.heads * s.query_length);
-    return (rows * sizeof(float) + 255) / 256 * 256;
+    return static_cast<std::size_t>(batch * s.heads * s.query_length * 4 + 255) / 256 * 256;
   }
 
   // Reason why our own fused kernels cannot run the call; empty: they can.
   std::string beyond_fused(const AttentionShape& s, bool backward) const {
+    if (s.relative_bias.defined()) return "fused kernels know no bias by relative position";
     if (resources_.capability() < kFusedCapability)
       return fmt::format("fused kernels need compute capability 8.0, and {} has {}.{}",
                          to_string(resources_.device()), resources_.capability() / 10,

@@ -91,6 +91,7 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   rows.key_lengths = key_lengths_of(s);
   rows.sequences = c.sequences;
   rows.log_sum_exp = c.log_sum_exp;
+  rows.relative_bias = static_cast<const float*>(s.relative_bias.data);
   rows.drops = s.dropout > 0;
   rows.dropout.site = s.site;
   rows.dropout.threshold = dropout_threshold(s.dropout);
@@ -179,6 +180,10 @@ void AttentionProducts::backward(const AttentionShape& s, const FlashRange* sequ
     check_cuda(
         launch_softmax_gradient(at, s.dtype, rows_of(call), score, gradient, probability, dscore),
         "attention's gradient of scores");
+    if (s.relative_bias_gradient.defined())
+      check_cuda(launch_sum_relative_bias(at, s.dtype, rows_of(call), dscore,
+                                          static_cast<float*>(s.relative_bias_gradient.data)),
+                 "attention's gradient of its relative bias");
     multiply(call, {.m = call.queries,
                     .n = s.head_dim,
                     .k = call.keys,

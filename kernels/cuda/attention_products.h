@@ -18,6 +18,15 @@ inline HeadsView view_of(MutableHeadsView view) {
   return {view.data, view.batch_stride, view.row_stride};
 }
 
+// Attention by products adds to this gradient piece by piece.
+inline void clear_relative_bias_gradient(const AttentionShape& shape, cudaStream_t stream) {
+  const View& bias = shape.relative_bias_gradient;
+  if (!bias.defined()) return;
+  check_cuda(cudaMemsetAsync(bias.data, 0,
+                             static_cast<std::size_t>(bias.shape.count()) * sizeof(float), stream),
+             "clearing the gradient of attention's relative bias");
+}
+
 class AttentionProducts {
  public:
   // Both must outlive it. `workspace`: bytes; 0: unlimited.

@@ -30,6 +30,7 @@ struct Row {
   std::int64_t begin = 0;  // keys before it are not seen
   std::int64_t end;        // keys from here on are not seen
   const std::uint8_t* mask;
+  const float* bias;  // of key 0; null: none
   std::uint32_t sample;
   std::uint64_t first_element;  // dropout's coordinate of key 0
 
@@ -51,6 +52,9 @@ struct Row {
       end = sequence.end < end ? sequence.end : end;
     }
     if (s.window && cut - s.window > begin) begin = cut - s.window;
+    bias = s.relative_bias ? s.relative_bias + head * (s.whole_queries + s.whole_keys - 1) +
+                                 s.whole_queries - 1 - query
+                           : nullptr;
     mask = s.key_mask ? s.key_mask + batch * s.whole_keys : nullptr;
     sample = s.dropout.site.sample_first +
              static_cast<std::uint32_t>(batch) * s.dropout.site.sample_stride;
@@ -62,6 +66,10 @@ struct Row {
   }
   __device__ bool sees(std::int64_t key) const {
     return key >= begin && key < end && (!mask || mask[key] != 0);
+  }
+  // The score of a key that is seen, before the scale and the bias: x.
+  __device__ float biased(float x, float scale, float bias_scale, std::int64_t key) const {
+    return bias ? fmaf(x, scale, bias[key] * bias_scale) : x * scale;
   }
 };
 
@@ -96,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
     float top = largest;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      x[j] = row.sees(key + j) ? x[j] * scale : -kInfinity;
+      x[j] = row.sees(key + j) ? row.biased(x[j], scale, kLog2E, key + j) : -kInfinity;
       top = fmaxf(top, x[j]);
     }
     // If the row has seen no key yet, every exponential is 0 (or NaN for a NaN score).
@@ -119,8 +127,9 @@ __global__ void __launch_bounds__(kThreads)
     const unsigned kept = key < row.end ? kept_of_four(s, philox, row, key) : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      x[j] =
-          row.sees(key + j) && (kept >> j & 1u) != 0 ? exp2f(x[j] * scale - shift) * factor : 0.0f;
+      x[j] = row.sees(key + j) && (kept >> j & 1u) != 0
+                 ? exp2f(row.biased(x[j], scale, kLog2E, key + j) - shift) * factor
+                 : 0.0f;
     store<4>(x, s.keys - key, true, probabilities + key);
   }
 }
@@ -149,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const bool counts = log_sum_exp != -kInfinity && row.sees(key + j);
-      p[j] = counts ? exp2f((p[j] * s.scale - log_sum_exp) * kLog2E) : 0.0f;
+      p[j] = counts ? exp2f((row.biased(p[j], s.scale, 1, key + j) - log_sum_exp) * kLog2E) : 0.0f;
       const float keep = (kept >> j & 1u) != 0 ? s.keep_scale : 0.0f;
       after[j] = keep == 0 ? 0.0f : p[j] * keep;
       dp[j] = keep == 0 ? 0.0f : dp[j] * keep;
@@ -171,6 +180,25 @@ __global__ void __launch_bounds__(kThreads)
     store<4>(after, s.keys - key, true, probabilities + key);
     store<4>(dp, s.keys - key, true, dscores + key);
   }
+}
+
+// One thread sums one relative position of one head over the piece's batch rows and queries, so
+// neighbouring threads read neighbouring keys.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_relative_bias_kernel(ScoreRows s, const T* dscores, float* sums) {
+  const std::int64_t positions = s.whole_queries + s.whole_keys - 1,
+                     index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= s.heads * positions) return;
+  const std::int64_t head = index / positions, position = index % positions;
+  float sum = 0;
+  for (std::int64_t batch = 0; batch < s.batch; ++batch)
+    for (std::int64_t query = 0; query < s.queries; ++query) {
+      const std::int64_t key = position + s.first_query + query - (s.whole_queries - 1);
+      if (key < 0 || key >= s.keys) continue;
+      sum += widened(dscores[((batch * s.heads + head) * s.queries + query) * s.leading + key]);
+    }
+  sums[(s.first_head + head) * positions + position] += sum / s.scale;
 }
 
 template <class T>
@@ -215,6 +243,18 @@ cudaError_t launch_softmax_gradient(Launch at, DType type, const ScoreRows& rows
     return launch_kernel(softmax_gradient_kernel<T>, blocks_for(count), kThreads, 0, at.stream,
                          rows, count, scores, gradient, static_cast<T*>(probabilities),
                          static_cast<T*>(dscores));
+  });
+}
+
+cudaError_t launch_sum_relative_bias(Launch at, DType type, const ScoreRows& rows,
+                                     const void* dscores, float* sums) {
+  const std::int64_t count = rows.heads * (rows.whole_queries + rows.whole_keys - 1);
+  if (count <= 0) return cudaSuccess;
+  return with_training_type(type, [&](auto element) {
+    using T = decltype(element);
+    return launch_kernel(sum_relative_bias_kernel<T>,
+                         static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                         at.stream, rows, static_cast<const T*>(dscores), sums);
   });
 }
 

@@ -27,7 +27,9 @@ struct ScoreRows {
   const std::uint8_t* key_mask = nullptr;
   const std::int32_t* key_lengths = nullptr;
   const FlashRange* sequences = nullptr;  // [.., whole_queries], as in FlashArgs; or null
-  float* log_sum_exp = nullptr;           // forward: written unless null; backward: read
+  // AttentionShape::relative_bias, [whole_heads, relative_positions()]; or null.
+  const float* relative_bias = nullptr;
+  float* log_sum_exp = nullptr;  // forward: written unless null; backward: read
   bool drops = false;
   FlashDropout dropout;
   float keep_scale = 1;  // 1 / (1 - dropout)
@@ -43,6 +45,11 @@ cudaError_t launch_softmax(Launch at, DType type, const ScoreRows& rows, const f
 cudaError_t launch_softmax_gradient(Launch at, DType type, const ScoreRows& rows,
                                     const float* scores, const float* gradient, void* probabilities,
                                     void* dscores);
+
+// Adds the piece's part of AttentionShape::relative_bias_gradient to `sums`, f32. `dscores`: from
+// launch_softmax_gradient().
+cudaError_t launch_sum_relative_bias(Launch at, DType type, const ScoreRows& rows,
+                                     const void* dscores, float* sums);
 
 // Rounds f32 [rows, columns] to `type`. Rows of `to` are `row` elements
 // apart.

@@ -54,6 +54,13 @@ class CudaElementwise final : public ElementwiseKernels {
                "add");
   }
 
+  void multiply(ConstView a, ConstView b, View out, Stream stream) override {
+    check::same("multiply", a, b);
+    check::same("multiply", a, out);
+    check_cuda(launch_multiply(begin(stream), a.dtype, a.data, b.data, out.data, a.shape.count()),
+               "multiply");
+  }
+
   void scale(ConstView x, float factor, View out, Stream stream) override {
     check::same("scale", x, out);
     check_cuda(

@@ -21,6 +21,9 @@ struct ScaleOp {
   float factor;
   __device__ float operator()(float x) const { return factor * x; }
 };
+struct MultiplyOp {
+  __device__ float operator()(float a, float b) const { return a * b; }
+};
 struct FillOp {
   float value;
   __device__ float operator()() const { return value; }
@@ -410,6 +413,14 @@ cudaError_t launch_activation_backward(Launch at, Curve curve, DType dtype, cons
     using T = decltype(type);
     return with_curve(curve,
                       [&](const auto& op) { return map<2, T, T>(at, count, op, x, dy, dx); });
+  });
+}
+
+cudaError_t launch_multiply(Launch at, DType dtype, const void* a, const void* b, void* out,
+                            std::int64_t count) {
+  return with_training_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return map<2, T, T>(at, count, MultiplyOp{}, a, b, out);
   });
 }
 

@@ -13,6 +13,8 @@ namespace shoal::kernels {
 // out = alpha * a + b
 cudaError_t launch_axpy(Launch at, DType dtype, float alpha, const void* a, const void* b,
                         void* out, std::int64_t count);
+cudaError_t launch_multiply(Launch at, DType dtype, const void* a, const void* b, void* out,
+                            std::int64_t count);
 // out = factor * x; both dtypes are f32, bf16 or f16.
 cudaError_t launch_scale(Launch at, DType from, DType to, float factor, const void* x, void* out,
                          std::int64_t count);

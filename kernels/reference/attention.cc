@@ -55,6 +55,9 @@ Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t
     for (std::int64_t d = 0; d < s.head_dim; ++d)
       dot += q(b, i, h, d) * k(b, j, h / heads_per_key_head(s), d);
     score[static_cast<std::size_t>(j)] = dot * static_cast<double>(s.scale);
+    if (s.relative_bias.defined())
+      score[static_cast<std::size_t>(j)] +=
+          static_cast<double>(s.relative_bias.as<float>()[relative_row(s, h, i) + j]);
     largest = std::max(largest, score[static_cast<std::size_t>(j)]);
   }
   double sum = 0;
@@ -113,6 +116,8 @@ class ReferenceAttention final : public AttentionKernels {
       return std::vector<double>(static_cast<std::size_t>(length * dim), 0.0);
     };
     std::vector<double> sum_k, sum_v;  // summed over the heads that read one key head
+    std::vector<double> sum_bias(static_cast<std::size_t>(
+        s.relative_bias_gradient.defined() ? s.heads * relative_positions(s) : 0));
     for (std::int64_t b = 0; b < s.batch; ++b)
       for (std::int64_t h = 0; h < s.heads; ++h) {
         std::vector<double> sum_q = per_head(s.query_length);
@@ -134,7 +139,10 @@ class ReferenceAttention final : public AttentionKernels {
           for (std::int64_t j = 0; j < s.key_length; ++j) {
             const auto at = static_cast<std::size_t>(j);
             if (row.probability[at] == 0) continue;
-            const double ds = row.probability[at] * (dp[at] - dot) * static_cast<double>(s.scale);
+            const double dscore = row.probability[at] * (dp[at] - dot);
+            if (!sum_bias.empty())
+              sum_bias[static_cast<std::size_t>(relative_row(s, h, i) + j)] += dscore;
+            const double ds = dscore * static_cast<double>(s.scale);
             for (std::int64_t d = 0; d < dim; ++d) {
               sum_q[static_cast<std::size_t>(i * dim + d)] += ds * k(b, j, h / group, d);
               sum_k[static_cast<std::size_t>(j * dim + d)] += ds * q(b, i, h, d);
@@ -148,6 +156,8 @@ class ReferenceAttention final : public AttentionKernels {
           dv.put(b, t / dim, h / group, t % dim, sum_v[static_cast<std::size_t>(t)]);
         }
       }
+    for (std::size_t i = 0; i < sum_bias.size(); ++i)
+      reference::store(s.relative_bias_gradient, static_cast<std::int64_t>(i), sum_bias[i]);
   }
 };
 

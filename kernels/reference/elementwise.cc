@@ -24,6 +24,12 @@ class ReferenceElementwise final : public ElementwiseKernels {
     for (std::int64_t i = 0; i < out.shape.count(); ++i) store(out, i, load(a, i) + load(b, i));
   }
 
+  void multiply(ConstView a, ConstView b, View out, Stream) override {
+    check::same("multiply", a, b);
+    check::same("multiply", a, out);
+    for (std::int64_t i = 0; i < out.shape.count(); ++i) store(out, i, load(a, i) * load(b, i));
+  }
+
   void scale(ConstView x, float factor, View out, Stream) override {
     check::same("scale", x, out);
     for (std::int64_t i = 0; i < out.shape.count(); ++i) store(out, i, load(x, i) * factor);

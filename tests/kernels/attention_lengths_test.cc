@@ -41,6 +41,45 @@ TEST_F(AttentionTest, KeyLengthsLimitTheKeys) {
          .lengths = {128, 0, 77}});
 }
 
+// Biases by relative position, with tiles of queries and keys that the lengths do not fill, with
+// fewer keys than queries and the reverse, and together with every other option.
+TEST_F(AttentionTest, RelativeBiasesAreAddedAndSummed) {
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true}) {
+      check({.queries = 70, .keys = 70, .dtype = dtype, .causal = causal, .relative = true});
+      check({.batch = 3,
+             .queries = 130,
+             .keys = 130,
+             .head_dim = 8,
+             .dtype = dtype,
+             .causal = causal,
+             .mask = true,
+             .dropout = 0.3f,
+             .relative = true});
+      check({.queries = 1, .keys = 37, .dtype = dtype, .causal = causal, .relative = true});
+      check({.queries = 66, .keys = 9, .dtype = dtype, .causal = causal, .relative = true});
+    }
+  check({.queries = 1, .keys = 1, .relative = true});
+  check({.queries = 33, .keys = 600, .causal = false, .scale = 1.0f, .relative = true});
+  check({.heads = 4, .queries = 40, .keys = 40, .key_heads = 2, .scale = -0.5f, .relative = true});
+  check({.queries = 80, .keys = 80, .lengths = {80, 31}, .relative = true});
+  check({.queries = 80, .keys = 80, .sequences = {0, 3, 80, 81, 160}, .relative = true});
+  check({.queries = 80, .keys = 80, .window = 9, .relative = true});
+}
+
+TEST_F(AttentionTest, RefusesRelativeBiasesOfAnotherSize) {
+  const Array bias({3, 40}, DType::f32);
+  AttentionShape shape;
+  shape.batch = 1, shape.heads = 3, shape.query_length = shape.key_length = 20;
+  shape.head_dim = 4;
+  shape.relative_bias = bias;
+  EXPECT_THROW(check_attention(shape), Error);
+  shape.query_length = 21;
+  check_attention(shape);
+  shape.scale = 0;
+  EXPECT_THROW(check_attention(shape), Error);
+}
+
 // Sequences of one token, of a tile and one more or less, and empty ones, with arbitrary
 // beginnings.
 TEST_F(AttentionTest, PackedSequencesAreIndependent) {

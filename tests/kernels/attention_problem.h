@@ -45,10 +45,11 @@ struct Setting {
   // ends.
   std::vector<std::int32_t> sequences = {};
   std::int64_t window = 0;  // AttentionShape::window
+  bool relative = false;    // with AttentionShape::relative_bias
 };
 
 struct Result {
-  Array out, log_sum_exp, dq, dk, dv;
+  Array out, log_sum_exp, dq, dk, dv, dbias;
 };
 
 // q, k and v are slices of one fused [B, T, 3·H·D] projection if their lengths agree, so that
@@ -89,6 +90,7 @@ class Problem {
         mask_.set(b, s.lengths[static_cast<std::size_t>(b)]);
     }
     if (!s.sequences.empty()) set_sequences();
+    bias_ = Array::random({s.heads, s.queries + s.keys - 1}, DType::f32, 4);
     StepState state;
     state.step = 11;
     state_.set(state);
@@ -114,7 +116,12 @@ class Problem {
              Array({s_.batch, s_.heads, s_.queries}, DType::f32),
              Array({s_.batch, s_.queries * 3 * width_ + s_.apart}, s_.dtype),
              Array({s_.batch, s_.keys, key_width_}, s_.dtype),
-             Array({s_.batch, s_.keys, key_width_}, s_.dtype)};
+             Array({s_.batch, s_.keys, key_width_}, s_.dtype),
+             Array({s_.heads, s_.queries + s_.keys - 1}, DType::f32)};
+    if (s_.relative) {
+      shape.relative_bias = bias_;
+      shape.relative_bias_gradient = r.dbias;
+    }
     const auto fused = [&](const Array& a, std::int64_t part, std::int64_t length) {
       return HeadsView{at(a, part * width_), length * 3 * width_ + s_.apart, 3 * width_};
     };
@@ -156,7 +163,7 @@ class Problem {
 
   Setting s_;
   std::int64_t width_, key_width_;
-  Array q_, kv_, dout_, mask_, sequences_;
+  Array q_, kv_, dout_, mask_, sequences_, bias_;
   Placed<StepState> state_;
   AttentionShape shape_;
 };
@@ -169,8 +176,8 @@ class AttentionTest : public ::testing::Test {
                  << " keys of " << s.head_dim << " " << to_string(s.dtype)
                  << (s.causal ? " causal" : "") << (s.mask ? " mask" : "")
                  << ::testing::PrintToString(s.lengths) << ::testing::PrintToString(s.sequences)
-                 << " window " << s.window << " dropout " << s.dropout << " key heads "
-                 << s.key_heads);
+                 << " window " << s.window << (s.relative ? " relative" : "") << " dropout "
+                 << s.dropout << " key heads " << s.key_heads);
     const Problem problem(s);
     const Result expected = problem.run(*make_reference_attention(), Device::cpu());
     if (on_cuda()) return compare(s, problem, make_test_kernels()->attention(), expected);
@@ -198,6 +205,10 @@ class AttentionTest : public ::testing::Test {
     EXPECT_TRUE(close_or_poisoned(ours.dq, expected.dq, gradient));
     EXPECT_TRUE(close(ours.dk, expected.dk, gradient));
     EXPECT_TRUE(close(ours.dv, expected.dv, gradient));
+    if (s.relative) {
+      EXPECT_TRUE(close(ours.dbias, expected.dbias, gradient));
+      EXPECT_TRUE(again.dbias.same_bytes(ours.dbias)) << "a second call differs";
+    }
     EXPECT_TRUE(again.out.same_bytes(ours.out) && again.dq.same_bytes(ours.dq) &&
                 again.dk.same_bytes(ours.dk) && again.dv.same_bytes(ours.dv))
         << "a second call differs";

@@ -199,6 +199,21 @@ TEST_P(Elementwise, ComputesActivations) {
       }
 }
 
+TEST_P(Elementwise, Multiplies) {
+  for (const DType dtype : kTrainingDTypes)
+    for (const std::int64_t count : {0, 1, 19, 40001}) {
+      const Shape shape{count};
+      const Host a = Host::random(shape, dtype, 4, -12, 12), b = Host::random(shape, dtype, 5);
+      verify(
+          "multiply", [&] { return Hosts{Host(shape, dtype)}; },
+          [&](Kernels& k, Hosts& out) { k.elementwise().multiply(a, b, out[0], {}); }, {1e-7, 0});
+      verify(
+          "multiply in place", [&] { return Hosts{a}; },
+          [&](Kernels& k, Hosts& out) { k.elementwise().multiply(out[0], b, out[0], {}); },
+          {1e-7, 0});
+    }
+}
+
 TEST_P(Elementwise, ComputesSwiglu) {
   for (const DType dtype : kTrainingDTypes)
     for (const std::int64_t count : {0, 1, 19, 40001}) {
@@ -216,10 +231,16 @@ TEST_P(Elementwise, ComputesSwiglu) {
         k.elementwise().swiglu_backward(g, u, dout, out[0], out[1], {});
       };
       verify(
-          "swiglu_backward", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
+          "swiglu_backward",
+          [&] {
+            return Hosts{Host(shape, dtype), Host(shape, dtype)};
+          },
           [&](Kernels& k, Hosts& out) { backward(k, gate, up, out); }, {1e-6, 1e-6});
       verify(
-          "swiglu_backward in place", [&] { return Hosts{gate, up}; },
+          "swiglu_backward in place",
+          [&] {
+            return Hosts{gate, up};
+          },
           [&](Kernels& k, Hosts& out) { backward(k, out[0], out[1], out); }, {1e-6, 1e-6});
     }
 }
