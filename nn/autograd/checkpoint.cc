@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -37,15 +38,16 @@ class Switched {
 
 class CheckpointFunction final : public Function {
  public:
-  CheckpointFunction(std::function<Value(Context&, const Value&)> fn, SavedTensor x,
-                     bool x_needs_gradient, ForwardState state, std::vector<Parameter*> parameters,
-                     Shape shape)
+  CheckpointFunction(CheckpointedFunction fn, Tape& tape, std::span<const Value> inputs,
+                     ForwardState state, std::vector<Parameter*> parameters,
+                     std::vector<Shape> shapes)
       : fn_(std::move(fn)),
-        x_(std::move(x)),
-        x_needs_gradient_(x_needs_gradient),
         state_(std::move(state)),
         parameters_(std::move(parameters)),
-        shape_(shape) {}
+        shapes_(std::move(shapes)) {
+    for (const Value& input : inputs)
+      inputs_.push_back({SavedTensor(tape, input.tensor), input.needs_gradient()});
+  }
 
   std::string_view name() const override { return "checkpoint"; }
 
@@ -53,58 +55,96 @@ class CheckpointFunction final : public Function {
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
     const auto inner = std::make_shared<Tape>();
-    Tensor saved = x_.get(name());
-    x_.reset();
-    Value x = x_needs_gradient_ ? inner->leaf(saved) : Value{saved};
-    saved = {};
-    Value y;
-    {
-      Switched switched(context, inner.get(), nullptr);
-      switched.to(state_);
-      y = fn_(context, x);
+    std::vector<Value> inputs;
+    for (Input& input : inputs_) {
+      Tensor saved = input.saved.get(name());
+      input.saved.reset();
+      inputs.push_back(input.needs_gradient ? inner->leaf(std::move(saved))
+                                            : Value{std::move(saved)});
     }
-    SHOAL_CHECK(y.tensor.shape() == shape_,
-                "checkpoint: the recomputation gave {}, the first run {}; fn must depend on its "
-                "input alone",
-                to_string(y.tensor.shape()), to_string(shape_));
-    if (!y.needs_gradient()) return {Tensor()};
-    x.tensor = {};  // the inner tape keeps what backward needs
-    y.tensor = {};
-    inner->backward(context, y, std::move(output_gradients[0]), {backward_context.deferred()});
+    std::vector<Value> outputs = recomputed(context, *inner, inputs);
+    for (Value& input : inputs) input.tensor = {};  // the inner tape keeps what backward needs
+    std::vector<Tensor> gradients;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].needs_gradient() || !output_gradients[i].defined()) continue;
+      gradients.push_back(std::move(output_gradients[i]));
+      outputs[i].tensor = {};
+      std::swap(outputs[kept++], outputs[i]);
+    }
+    outputs.resize(kept);
+    if (outputs.empty()) return std::vector<Tensor>(inputs.size());
+    inner->backward(context, outputs, std::move(gradients), {backward_context.deferred()});
     if (inner->deferred() > 0)
       backward_context.weight_gradient(parameters_, [inner] { inner->run_deferred(); });
-    return {x_needs_gradient_ ? inner->take_gradient(x) : Tensor()};
+    std::vector<Tensor> result;
+    for (const Value& input : inputs)
+      result.push_back(input.needs_gradient() ? inner->take_gradient(input) : Tensor());
+    return result;
   }
 
  private:
-  std::function<Value(Context&, const Value&)> fn_;
-  SavedTensor x_;
-  bool x_needs_gradient_;
+  std::vector<Value> recomputed(Context& context, Tape& tape, std::span<const Value> inputs) {
+    Switched switched(context, &tape, nullptr);
+    switched.to(state_);
+    std::vector<Value> outputs = fn_(context, inputs);
+    bool same = outputs.size() == shapes_.size();
+    for (std::size_t i = 0; same && i < outputs.size(); ++i)
+      same = outputs[i].tensor.shape() == shapes_[i];
+    SHOAL_CHECK(same,
+                "checkpoint: the recomputation gave {}, the first run {}; fn must depend on "
+                "its input alone",
+                to_string(outputs.front().tensor.shape()), to_string(shapes_.front()));
+    return outputs;
+  }
+
+  struct Input {
+    SavedTensor saved;
+    bool needs_gradient;
+  };
+  CheckpointedFunction fn_;
+  std::vector<Input> inputs_;
   ForwardState state_;
   std::vector<Parameter*> parameters_;
-  Shape shape_;
+  std::vector<Shape> shapes_;
 };
 
 }  // namespace
 
-Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
-                 const Value& x) {
-  if (!context.tape) return fn(context, x);
+std::vector<Value> checkpoint(Context& context, const CheckpointedFunction& fn,
+                              std::span<const Value> inputs) {
+  if (!context.tape) return fn(context, inputs);
   Tape& tape = *context.tape;
   ForwardState state = context;
   std::vector<Parameter*> parameters;
-  Tensor y;
+  std::vector<Value> outputs;
   {
     // Parameter uses inside fn are counted on the enclosing tape, so that no parameter becomes
     // ready before the recomputation has added its gradient.
     const Switched switched(context, nullptr, &parameters);
-    y = fn(context, Value{x.tensor}).tensor;
+    std::vector<Value> constants;
+    for (const Value& input : inputs) constants.push_back(Value{input.tensor});
+    outputs = fn(context, constants);
   }
-  if (!x.needs_gradient() && parameters.empty()) return Value{y};
-  const Shape shape = y.shape();
-  auto function = std::make_unique<CheckpointFunction>(
-      fn, SavedTensor(tape, x.tensor), x.needs_gradient(), std::move(state), parameters, shape);
-  return tape.record(std::move(function), {&x, 1}, parameters, {std::move(y)})[0];
+  const bool needs_gradient = std::ranges::any_of(inputs, &Value::needs_gradient);
+  if (!needs_gradient && parameters.empty()) return outputs;
+  std::vector<Shape> shapes;
+  std::vector<Tensor> tensors;
+  for (Value& output : outputs) {
+    shapes.push_back(output.tensor.shape());
+    tensors.push_back(std::move(output.tensor));
+  }
+  auto function = std::make_unique<CheckpointFunction>(fn, tape, inputs, std::move(state),
+                                                       parameters, std::move(shapes));
+  return tape.record(std::move(function), inputs, parameters, std::move(tensors));
+}
+
+Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
+                 const Value& x) {
+  const auto whole = [fn](Context& inner, std::span<const Value> inputs) {
+    return std::vector<Value>{fn(inner, inputs.front())};
+  };
+  return checkpoint(context, whole, {&x, 1}).front();
 }
 
 }  // namespace shoal::nn

@@ -134,29 +134,45 @@ std::vector<Value> Tape::record(std::unique_ptr<Function> function, std::span<co
   return values;
 }
 
-void Tape::backward(Context& context, const Value& output, Tensor gradient, Options options) {
-  SHOAL_CHECK(output.tape == this, "backward from a value that is not on this tape");
+void Tape::backward(Context& context, std::span<const Value> outputs, std::vector<Tensor> gradients,
+                    Options options) {
+  SHOAL_CHECK(!outputs.empty() && outputs.size() == gradients.size(),
+              "backward from {} outputs with {} gradients", outputs.size(), gradients.size());
   SHOAL_CHECK(!impl_->walked, "a tape is walked twice; its saved tensors are gone");
-  if (!gradient.defined()) {
-    SHOAL_CHECK(output.tensor.defined() && output.tensor.count() == 1,
+  if (outputs.size() == 1 && !gradients[0].defined()) {
+    const Tensor& one = outputs[0].tensor;
+    SHOAL_CHECK(one.defined() && one.count() == 1,
                 "backward from an output of more than one element needs its gradient");
-    gradient = context.empty(output.tensor.shape(), output.tensor.dtype());
-    context.run("gradient_seed", {}, {gradient},
-                [&] { context.kernels().elementwise().fill(gradient.view(), 1, context.stream); });
+    gradients[0] = context.empty(one.shape(), one.dtype());
+    context.run("gradient_seed", {}, {gradients[0]}, [&] {
+      context.kernels().elementwise().fill(gradients[0].view(), 1, context.stream);
+    });
   }
-  SHOAL_CHECK(!output.tensor.defined() || gradient.shape() == output.tensor.shape(),
-              "backward: a gradient {} for an output {}", to_string(gradient.shape()),
-              to_string(output.tensor.shape()));
-  impl_->walked = true;
   const WithoutTape guard(context);
   auto& nodes = impl_->nodes;
-  for (std::size_t i = nodes.size(); i-- > static_cast<std::size_t>(output.node) + 1;)
+  int last = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Value& output = outputs[i];
+    SHOAL_CHECK(output.tape == this, "backward from a value that is not on this tape");
+    SHOAL_CHECK(!output.tensor.defined() || !gradients[i].defined() ||
+                    gradients[i].shape() == output.tensor.shape(),
+                "backward: a gradient {} for an output {}", to_string(gradients[i].shape()),
+                to_string(output.tensor.shape()));
+    last = std::max(last, output.node);
+  }
+  impl_->walked = true;
+  for (std::size_t i = nodes.size(); i-- > static_cast<std::size_t>(last) + 1;)
     impl_->drop(nodes[i]);
-  nodes[static_cast<std::size_t>(output.node)].gradients[static_cast<std::size_t>(output.slot)] =
-      std::move(gradient);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    Tensor& into = nodes[static_cast<std::size_t>(outputs[i].node)]
+                       .gradients[static_cast<std::size_t>(outputs[i].slot)];
+    Tensor added = std::move(gradients[i]);
+    into = into.defined() ? sum(context, std::move(into), std::move(added)) : std::move(added);
+  }
   WeightBranch* const branch = options.deferred ? nullptr : context.branch;
   try {
-    walk(context, output.node, options.deferred);
+    walk(context, last, options.deferred);
   } catch (...) {
     if (branch != nullptr) branch->give_up();
     throw;

@@ -30,16 +30,21 @@ class Tape {
   std::vector<Value> record(std::unique_ptr<Function> function, std::span<const Value> inputs,
                             std::span<Parameter* const> parameters, std::vector<Tensor> outputs);
 
-  // Walks back from `output`; `gradient` is d(loss)/d(output). Undefined means 1, for a one-element
-  // output. By default, weight gradients run immediately, on context.branch if set; backward()
-  // joins the branch at its end. With `deferred`, they queue in order (zero-bubble B) until
-  // run_deferred() (W). A tape is walked once; a second walk throws. Each operation is dropped
-  // after it was walked, with its saved tensors and output gradients. Queued work keeps its tensors
-  // until it has run. Operations that the walk does not reach are dropped and their uses end.
+  // Walks back from `outputs`; `gradients` are d(loss)/d(output) of each. An undefined gradient
+  // means 1 if `outputs` is one output of one element, and 0 if there are several. By default,
+  // weight gradients run immediately, on context.branch if set; backward() joins the branch at its
+  // end. With `deferred`, they queue in order (zero-bubble B) until run_deferred() (W). A tape is
+  // walked once; a second walk throws. Each operation is dropped after it was walked, with its
+  // saved tensors and output gradients. Queued work keeps its tensors until it has run. Operations
+  // that the walk does not reach are dropped and their uses end.
   struct Options {
     bool deferred = false;
   };
-  void backward(Context& context, const Value& output, Tensor gradient, Options options);
+  void backward(Context& context, std::span<const Value> outputs, std::vector<Tensor> gradients,
+                Options options);
+  void backward(Context& context, const Value& output, Tensor gradient, Options options) {
+    backward(context, {&output, 1}, {std::move(gradient)}, options);
+  }
   void backward(Context& context, const Value& output, Tensor gradient = {}) {
     backward(context, output, std::move(gradient), Options{});
   }
@@ -67,11 +72,17 @@ class Tape {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs fn(context, x) and keeps only x. Backward runs fn again with the same ForwardState and walks
-// that tape (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016). fn's inner
-// activations then live only during its backward, at the cost of one more forward pass. Between the
-// two runs nothing that fn reads may change, and everything it refers to must outlive the tape.
-// Calls may be nested. Parameters used inside become ready when the recomputation has been walked.
+// Runs fn(context, inputs) and keeps only the inputs. Backward runs fn again with the same
+// ForwardState and walks that tape (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
+// 2016). fn's inner activations then live only during its backward, at the cost of one more forward
+// pass. Between the two runs nothing that fn reads may change, and everything it refers to must
+// outlive the tape. Calls may be nested. Parameters used inside become ready when the recomputation
+// has been walked.
+using CheckpointedFunction =
+    std::function<std::vector<Value>(Context&, std::span<const Value> inputs)>;
+std::vector<Value> checkpoint(Context& context, const CheckpointedFunction& fn,
+                              std::span<const Value> inputs);
+// The same with one input and one output.
 Value checkpoint(Context& context, const std::function<Value(Context&, const Value&)>& fn,
                  const Value& x);
 

@@ -92,9 +92,13 @@ TEST_F(Autograd, RefusesWhatDoesNotFit) {
   const Value x = tape.leaf(rig.tensor({2, 8}, 5));
   const Value y = layer(x);
   EXPECT_THAT(error_of([&] { tape.backward(context, y); }), HasSubstr("more than one element"));
-  EXPECT_THAT(error_of([&] { tape.backward(context, y, rig.tensor({2, 7}, 1)); }),
+  EXPECT_THAT(error_of([&] {
+                tape.backward(context, y, rig.tensor({2, 7}, 1));
+              }),
               HasSubstr("a gradient [2, 7] for an output [2, 8]"));
-  EXPECT_THAT(error_of([&] { other.backward(context, y, rig.tensor({2, 8}, 1)); }),
+  EXPECT_THAT(error_of([&] {
+                other.backward(context, y, rig.tensor({2, 8}, 1));
+              }),
               HasSubstr("not on this tape"));
   EXPECT_THAT(error_of([&] { tape.backward(context, Value{x.tensor}, x.tensor); }),
               HasSubstr("not on this tape"));
@@ -132,6 +136,24 @@ TEST_F(Autograd, ALeafMayBeTheOutput) {
   const Value x = tape.leaf(rig.tensor({1}, 5));
   tape.backward(context, x);
   EXPECT_EQ(floats(tape.gradient(x)), std::vector<float>{1.0f});
+}
+
+// The walk starts from several outputs, of which one may be a leaf or another's input, and one may
+// have no gradient.
+TEST_F(Autograd, WalksFromSeveralOutputs) {
+  Tape tape;
+  context.tape = &tape;
+  const Value a = tape.leaf(rig.tensor({3, 4}, 5)), b = tape.leaf(rig.tensor({3, 4}, 6));
+  const Value s = add(context, a, b), t = add(context, s, a), u = add(context, t, t);
+  const std::vector<Value> outputs = {t, a, s, u};
+  const Tensor seed = rig.tensor({3, 4}, 7);
+  tape.backward(context, outputs, {seed, seed, seed, Tensor()}, {});
+  const std::vector<float> da = floats(tape.gradient(a)), db = floats(tape.gradient(b)),
+                           g = floats(seed);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    EXPECT_EQ(da[i], 4 * g[i]);  // t = 2a + b, a, s = a + b
+    EXPECT_EQ(db[i], 2 * g[i]);
+  }
 }
 
 TEST_F(Autograd, AccumulatesOverMicrobatchesAndOverwritesTheFirst) {
@@ -266,7 +288,8 @@ TEST_F(Autograd, ATensorWrittenAfterItWasSavedIsNoticed) {
     return error_of([&] { tape.backward(context, y, gradient); });
   };
   const Tensor x = rig.tensor({2, 3, 8}, 8);
-  const std::string line = attempt(x, [&](const Value& v) { return layer(v, kPlain); }, x, seed);
+  const std::string line = attempt(
+      x, [&](const Value& v) { return layer(v, kPlain); }, x, seed);
   EXPECT_THAT(line, HasSubstr("linear: a tensor [2, 3, 8] saved for backward was written to"));
   EXPECT_THAT(line, HasSubstr("do not write in place"));
   EXPECT_THAT(

@@ -255,6 +255,39 @@ TEST_F(Checkpoint, RecordsOnlyWhatNeedsGradients) {
   EXPECT_FALSE(blocks[0]->parameters()[0]->has_gradient());
 }
 
+// Two inputs and two outputs; the second input is also passed through. One output may get no
+// gradient.
+TEST_F(Checkpoint, TakesSeveralInputsAndOutputs) {
+  const CheckpointedFunction fn = [&](Context& ctx, std::span<const Value> in) {
+    const Value sum = add(ctx, blocks[0]->forward(ctx, in[0]), in[1]);
+    return std::vector<Value>{blocks[1]->forward(ctx, sum), in[1]};
+  };
+  const auto run = [&](bool checkpointed, bool both) {
+    for (Parameter* parameter : parameters) Rig::spoil(*parameter);
+    Tape tape;
+    context.tape = &tape;
+    context.begin_forward();
+    const std::vector<Value> in = {tape.leaf(rig.tensor({kBatch, kLength, kChannels}, 5)),
+                                   tape.leaf(rig.tensor({kBatch, kLength, kChannels}, 6))};
+    const std::vector<Value> out = checkpointed ? checkpoint(context, fn, in) : fn(context, in);
+    const Tensor seed = rig.tensor({kBatch, kLength, kChannels}, 7);
+    tape.backward(context, out, {seed, both ? seed : Tensor()}, {});
+    context.tape = nullptr;
+    std::vector<Tensor> result = {out[0].tensor, tape.gradient(in[0]), tape.gradient(in[1])};
+    for (int block = 0; block < 2; ++block)
+      for (Parameter* parameter : blocks[static_cast<std::size_t>(block)]->parameters()) {
+        EXPECT_EQ(parameter->uses(), 0);
+        result.push_back(rig.copy(parameter->gradient));
+      }
+    return result;
+  };
+  for (const bool both : {false, true}) {
+    const std::vector<Tensor> plain = run(false, both), again = run(true, both);
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      EXPECT_TRUE(same_bits(again[i], plain[i])) << i << (both ? " with both gradients" : "");
+  }
+}
+
 TEST_F(Checkpoint, WithoutATapeIsThePlainCall) {
   const auto fn = [&](Context& ctx, const Value& in) { return blocks[0]->forward(ctx, in); };
   const Value x{rig.tensor({kBatch, kLength, kChannels}, 5)};
@@ -279,7 +312,9 @@ TEST_F(Checkpoint, NoticesAFunctionThatChanged) {
       },
       tape.leaf(rig.tensor({3, 8}, 5)));
   columns = 4;
-  EXPECT_THAT(error_of([&] { tape.backward(context, y, rig.tensor({3, 8}, 6)); }),
+  EXPECT_THAT(error_of([&] {
+                tape.backward(context, y, rig.tensor({3, 8}, 6));
+              }),
               AllOf(HasSubstr("the recomputation gave [3, 4], the first run [3, 8]"),
                     HasSubstr("must depend on its input alone")));
 }
