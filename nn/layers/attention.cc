@@ -44,17 +44,39 @@ struct Projections {
   }
 };
 
+// The rows of AttentionOptions::relative_bias, or of its gradient, that belong to the call's heads:
+// f32 [heads, positions].
+Tensor rows_of_heads(const AttentionShape& shape, const Tensor& relative_bias) {
+  const std::int64_t positions = relative_bias.shape()[-1];
+  return relative_bias.reshaped({relative_bias.shape().rows(), positions})
+      .narrowed(0, shape.head_offset, shape.heads);
+}
+Tensor converted(Context& context, const Tensor& tensor, DType dtype) {
+  if (!tensor.defined() || tensor.dtype() == dtype) return tensor;
+  const Tensor out = context.empty(tensor.shape(), dtype);
+  context.run("attention.bias", {tensor}, {out},
+              [&] { context.kernels().elementwise().cast(tensor, out.view(), context.stream); });
+  return out;
+}
+
+// Optional inputs of attention() on the kernels' device; undefined if absent.
+struct Extras {
+  Tensor key_mask, sequences, relative_bias, kept;
+};
+
 class AttentionFunction final : public Function {
  public:
   AttentionFunction(Tape& tape, const AttentionShape& shape, const Projections& in,
-                    const Tensor& out, const Tensor& log_sum_exp, const Tensor& key_mask,
-                    const Tensor& sequences, const Tensor& kept)
+                    const Tensor& out, const Tensor& log_sum_exp, const Extras& extras,
+                    bool sums_bias)
       : shape_(shape),
         out_(tape, out),
         log_sum_exp_(tape, log_sum_exp),
-        key_mask_(tape, key_mask),
-        sequences_(tape, sequences),
-        kept_(tape, kept) {
+        key_mask_(tape, extras.key_mask),
+        sequences_(tape, extras.sequences),
+        relative_bias_(tape, extras.relative_bias),
+        kept_(tape, extras.kept),
+        sums_bias_(sums_bias) {
     for (const Tensor& tensor : in.tensors) in_.emplace_back(tape, tensor);
   }
   std::string_view name() const override { return "attention"; }
@@ -84,10 +106,16 @@ class AttentionFunction final : public Function {
       const ConstView bits = kept.const_view();  // view() would count as a write
       shape_.kept = {const_cast<void*>(bits.data), bits.shape, bits.dtype, bits.device};
     }
+    Tensor bias, dbias;
+    if (relative_bias_.defined()) {
+      bias = relative_bias_.get(name());
+      shape_.relative_bias = rows_of_heads(shape_, bias);
+      if (sums_bias_) dbias = bias_gradient(context, bias);
+    }
     context.run("attention.backward",
                 {in.listed(0), in.listed(1), in.listed(2), out, log_sum_exp, dout, key_mask,
-                 sequences, kept},
-                {din.listed(0), din.listed(1), din.listed(2)}, [&] {
+                 sequences, kept, bias},
+                {din.listed(0), din.listed(1), din.listed(2), dbias}, [&] {
                   // Written through raw pointers, so bump their versions here.
                   for (const Tensor& tensor : din.tensors) (void)tensor.view();
                   context.kernels().attention().attention_backward(
@@ -95,14 +123,62 @@ class AttentionFunction final : public Function {
                       log_sum_exp, heads(dout, dout.const_view().data), din.mutable_view(0),
                       din.mutable_view(1), din.mutable_view(2), context.stream);
                 });
+    if (bias.defined()) din.tensors.push_back(converted(context, dbias, out.dtype()));
     return std::move(din.tensors);
   }
 
  private:
+  // Zero for the heads of other ranks.
+  Tensor bias_gradient(Context& context, const Tensor& bias) {
+    const Tensor gradient = context.empty(bias.shape(), DType::f32);
+    if (shape_.heads < bias.shape()[1])
+      context.run("zero", {}, {gradient}, [&] {
+        context.kernels().elementwise().fill(gradient.view(), 0, context.stream);
+      });
+    shape_.relative_bias_gradient = rows_of_heads(shape_, gradient).view();
+    return gradient;
+  }
+
   AttentionShape shape_;
   std::vector<SavedTensor> in_;
-  SavedTensor out_, log_sum_exp_, key_mask_, sequences_, kept_;
+  SavedTensor out_, log_sum_exp_, key_mask_, sequences_, relative_bias_, kept_;
+  bool sums_bias_;
 };
+
+// Sets what attention() and its cached form share.
+AttentionShape shape_of(const Projections& in, std::int64_t channels,
+                        const AttentionOptions& options) {
+  const Shape& x = in.tensors[0].shape();
+  AttentionShape shape;
+  shape.batch = x[0];
+  shape.heads = options.heads;
+  shape.key_heads = options.key_heads;
+  shape.query_length = x[1];
+  shape.key_length = in.of(1).shape()[1];
+  shape.head_dim = channels / options.heads;
+  shape.dtype = in.tensors[0].dtype();
+  shape.causal = options.causal;
+  shape.window = options.window;
+  shape.head_offset = options.head_offset;
+  shape.scale =
+      options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  return shape;
+}
+
+// Moves the optional inputs to the kernels' device and into `shape`.
+Extras extras_of(Context& context, const AttentionOptions& options, AttentionShape& shape) {
+  Extras extras{context.to_device(options.key_mask), context.to_device(options.sequences),
+                converted(context, options.relative_bias.tensor, DType::f32), Tensor()};
+  if (extras.key_mask.defined()) shape.key_mask = extras.key_mask;
+  if (extras.sequences.defined()) shape.sequences = extras.sequences;
+  if (!extras.relative_bias.defined()) return extras;
+  const Shape& bias = extras.relative_bias.shape();
+  SHOAL_CHECK(bias.rank() == 3 && bias[0] == 1 && shape.head_offset + shape.heads <= bias[1],
+              "attention: a relative bias {} for heads [{}, {})", to_string(bias),
+              shape.head_offset, shape.head_offset + shape.heads);
+  shape.relative_bias = rows_of_heads(shape, extras.relative_bias);
+  return extras;
+}
 
 // `inputs`: one fused Value or three; `channels`: H·D.
 Value attend(Context& context, std::span<const Value> inputs, std::int64_t channels,
@@ -110,50 +186,40 @@ Value attend(Context& context, std::span<const Value> inputs, std::int64_t chann
   Projections in;
   for (const Value& input : inputs) in.tensors.push_back(input.tensor);
   const Shape& x = in.tensors[0].shape();
-  AttentionShape shape;
-  shape.batch = x[0];
-  shape.heads = options.heads;
-  shape.key_heads = options.key_heads;
-  shape.query_length = shape.key_length = x[1];
-  shape.head_dim = channels / options.heads;
-  shape.dtype = in.tensors[0].dtype();
-  shape.causal = options.causal;
-  shape.window = options.window;
-  shape.scale =
-      options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  const Tensor key_mask = context.to_device(options.key_mask);
-  if (key_mask.defined()) shape.key_mask = key_mask;
-  const Tensor sequences = context.to_device(options.sequences);
-  if (sequences.defined()) shape.sequences = sequences;
+  AttentionShape shape = shape_of(in, channels, options);
+  Extras extras = extras_of(context, options, shape);
   if (drops(context, options.dropout)) {
     shape.dropout = options.dropout.probability;
     shape.site = context.next_site(options.dropout.path_hash);
     shape.max_positions = options.max_positions;
-    shape.head_offset = options.head_offset;
   }
-  const bool records = context.records(inputs, {});
+  std::vector<Value> recorded(inputs.begin(), inputs.end());
+  if (extras.relative_bias.defined()) recorded.push_back(options.relative_bias);
+  const bool records = context.records(recorded, {});
   const Tensor out = context.empty(x.with(2, channels), shape.dtype);
-  Tensor log_sum_exp, kept;
+  Tensor log_sum_exp;
   if (records) {
     log_sum_exp = context.empty({x[0], options.heads, x[1]}, DType::f32);
     if (const std::int64_t bytes = context.kernels().attention().kept_bytes(shape); bytes > 0) {
-      kept = context.empty({bytes}, DType::u8);
-      shape.kept = kept.view();
+      extras.kept = context.empty({bytes}, DType::u8);
+      shape.kept = extras.kept.view();
     }
   }
-  context.run("attention", {in.listed(0), in.listed(1), in.listed(2), key_mask, sequences},
-              {out, log_sum_exp, kept}, [&] {
+  context.run("attention",
+              {in.listed(0), in.listed(1), in.listed(2), extras.key_mask, extras.sequences,
+               extras.relative_bias},
+              {out, log_sum_exp, extras.kept}, [&] {
                 context.kernels().attention().attention(
                     shape, in.view(0), in.view(1), in.view(2), mutable_heads(out, out.view().data),
                     records ? log_sum_exp.view() : View(), context.stream);
               });
   if (!records) return Value{out};
   Tape& tape = *context.tape;
-  shape.key_mask = shape.sequences = {};
+  shape.key_mask = shape.sequences = shape.relative_bias = {};
   shape.kept = {};
-  return tape.record(std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp,
-                                                         key_mask, sequences, kept),
-                     inputs, {}, {out})[0];
+  return tape.record(std::make_unique<AttentionFunction>(tape, shape, in, out, log_sum_exp, extras,
+                                                         options.relative_bias.needs_gradient()),
+                     recorded, {}, {out})[0];
 }
 
 // Like attend(), with keys and values of earlier positions in `cache`.
@@ -173,23 +239,14 @@ Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int6
               "the key-value cache does not fit a batch of {} with {} channels", batch, width);
   const std::int64_t capacity = cache.entries.shape()[1], length = cache.length + fresh;
   SHOAL_CHECK(length <= capacity, "{} positions in a key-value cache of {}", length, capacity);
-  AttentionShape shape;
-  shape.batch = batch;
-  shape.heads = options.heads;
-  shape.key_heads = options.key_heads;
-  shape.query_length = fresh;
+  AttentionShape shape = shape_of(in, channels, options);
   shape.key_length = length;
-  shape.head_dim = channels / options.heads;
-  shape.dtype = in.tensors[0].dtype();
-  shape.causal = true;
-  shape.window = options.window;
-  const Tensor key_mask = context.to_device(options.key_mask);
-  if (key_mask.defined()) shape.key_mask = key_mask;
-  shape.scale =
-      options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  const Extras extras = extras_of(context, options, shape);
   const Tensor out = context.empty({batch, fresh, channels}, shape.dtype);
   context.run(
-      "attention.cached", {in.listed(0), in.listed(1), in.listed(2), cache.entries, key_mask},
+      "attention.cached",
+      {in.listed(0), in.listed(1), in.listed(2), cache.entries, extras.key_mask,
+       extras.relative_bias},
       {out, cache.entries}, [&] {
         auto& elementwise = context.kernels().elementwise();
         for (std::int64_t b = 0; b < batch; ++b)
@@ -227,7 +284,8 @@ void check_apart(const Shape& in, const Shape& keys, const Shape& values,
                  const AttentionOptions& options) {
   const std::int64_t key_heads = options.key_heads > 0 ? options.key_heads : options.heads;
   SHOAL_CHECK(in.rank() == 3 && options.heads > 0 && in[2] % options.heads == 0 &&
-                  keys == in.with(2, in[2] / options.heads * key_heads) && values == keys,
+                  keys.rank() == 3 && keys[0] == in[0] && (keys[1] == in[1] || !options.causal) &&
+                  keys[2] == in[2] / options.heads * key_heads && values == keys,
               "attention: queries {}, keys {} and values {} do not split into {} heads on {} key "
               "heads",
               to_string(in), to_string(keys), to_string(values), options.heads, key_heads);

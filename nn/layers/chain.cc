@@ -16,10 +16,25 @@ Value ResidualStream::collapse(Context& context) && {
   return dropout_add(context, *branch, residual, dropout);
 }
 
+std::vector<Value> ResidualStream::carried(Context& context) && {
+  std::vector<Value> values(1);
+  if (encoded) values.push_back(std::move(*encoded));
+  values[0] = std::move(*this).collapse(context);
+  return values;
+}
+
+ResidualStream ResidualStream::of(std::vector<Value> carried) {
+  ResidualStream stream{std::move(carried.at(0)), std::nullopt, {}};
+  if (carried.size() > 1) stream.encoded = std::move(carried[1]);
+  return stream;
+}
+
 Value ResidualStream::norm(Context& context, NormLike& norm) {
   ResidualNorm out =
       branch ? norm.forward(context, residual, *branch, dropout) : norm.fork(context, residual);
-  *this = ResidualStream{std::move(out.sum), std::nullopt, {}};
+  residual = std::move(out.sum);
+  branch.reset();
+  dropout = {};
   return std::move(out.normed);
 }
 
@@ -61,6 +76,10 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
   Tensor made = Tensor::empty({count}, DType::i32, memory, MemoryTag::data);
   std::copy(rows.begin(), rows.end(), made.data<std::int32_t>());
   return made;
+}
+
+std::vector<std::int64_t> Chain::lengths(int /*unit*/, const ChainInput& input) const {
+  return {input.ids.shape()[1]};
 }
 
 std::vector<Parameter*> Chain::unit_parameters(int unit) const {
@@ -174,7 +193,8 @@ ResidualStream forward_one(Context& context, Chain& chain, int unit, ResidualStr
                            int next_in_backward) {
   ObservedUnit observed(context, observer, unit, next, next_in_backward);
   stream = chain.forward_unit(context, unit, std::move(stream), input);
-  observed.end({&stream.residual, stream.branch ? &*stream.branch : nullptr});
+  observed.end({&stream.residual, stream.branch ? &*stream.branch : nullptr,
+                stream.encoded ? &*stream.encoded : nullptr});
   return stream;
 }
 
@@ -198,19 +218,19 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
       continue;
     }
     const int end = std::min(unit + checkpoint_group, last);
-    const Value x = std::move(stream).collapse(context);
+    const std::vector<Value> inputs = std::move(stream).carried(context);
     const auto run = [&chain, unit, end, input, observer, first, checkpoint_group,
-                      next_group = after(end - 1)](Context& inner, const Value& value) {
-      ResidualStream inside{value, std::nullopt, {}};
+                      next_group = after(end - 1)](Context& inner, std::span<const Value> values) {
+      ResidualStream inside = ResidualStream::of({values.begin(), values.end()});
       for (int u = unit; u < end; ++u) {
         // After a recomputation, backward walks the last unit at once, so no forward follows.
         const int next = u + 1 < end ? u + 1 : inner.tape ? -1 : next_group;
         inside = forward_one(inner, chain, u, std::move(inside), input, observer, next,
                              before_in_backward(u, first, checkpoint_group));
       }
-      return std::move(inside).collapse(inner);
+      return std::move(inside).carried(inner);
     };
-    stream = {checkpoint(context, run, x), std::nullopt, {}};
+    stream = ResidualStream::of(checkpoint(context, run, inputs));
     unit = end;
   }
   return stream;

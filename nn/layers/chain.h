@@ -27,8 +27,15 @@ struct ResidualStream {
   Value residual;
   std::optional<Value> branch;
   DropoutSite dropout;
-  // Adds the pending branch, before the stream leaves the unit (checkpoint, pipeline stage).
+  // In the decoder of an encoder-decoder: the encoder's hidden states [B, S, C], for
+  // cross-attention. Each decoder unit passes them on.
+  std::optional<Value> encoded{};
+  // Adds the pending branch.
   Value collapse(Context& context) &&;
+  // What leaves a unit at a checkpoint or the end of a pipeline stage: the collapsed stream and, if
+  // there are any, the encoder's hidden states.
+  std::vector<Value> carried(Context& context) &&;
+  static ResidualStream of(std::vector<Value> carried);
   // Adds the pending branch and normalises; the sum becomes the new residual.
   Value norm(Context& context, NormLike& norm);
 };
@@ -54,9 +61,13 @@ struct ChainInput {
   // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
   // [B·T], each once. Negative entries are padding. The head then computes only these rows.
   Tensor target_rows{};
+  // For encoder-decoders, where ids and key_mask are the encoder's: the decoder's ids i32 [B, T]
+  // (shifted_right()), and optionally which of them are visible, as key_mask.
+  Tensor decoder_ids{}, decoder_mask{};
   // The tensors with a leading dimension B, for callers that slice or copy inputs.
-  std::array<Tensor*, 7> tensors() {
-    return {&ids, &targets, &key_mask, &token_types, &ends, &sequences, &positions};
+  std::array<Tensor*, 9> tensors() {
+    return {&ids,       &targets,   &key_mask,    &token_types, &ends,
+            &sequences, &positions, &decoder_ids, &decoder_mask};
   }
 };
 
@@ -78,6 +89,8 @@ class Chain : public Module {  // for a custom model, see Sequential
   // Modules whose parameters the unit reads. A tied parameter is read by two units.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
+  // Lengths of the hidden states that enter `unit` > 0 (ResidualStream::carried()).
+  virtual std::vector<std::int64_t> lengths(int unit, const ChainInput& input) const;
   // True if the head computes positions independently, so that it can use target_rows.
   virtual bool reads_target_rows() const { return false; }
   // True if a caller that runs all units should keep only each unit's input (checkpoint_group 1).

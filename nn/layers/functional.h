@@ -97,13 +97,17 @@ struct AttentionOptions {  // options of attention()
   DropoutSite dropout{};
   std::int64_t max_positions = 0;  // the model's maximum length, for dropout coordinates
   std::int64_t head_offset = 0;    // global index of local head 0
-  // Optional u8 [B, T], 1 for visible keys; or i32 [B], the number of leading visible keys.
+  // Optional u8 [B, S], 1 for visible keys; or i32 [B], the number of leading visible keys.
   Tensor key_mask{};
   Tensor sequences{};  // optional i32 [B, n] (AttentionShape::sequences); not with key_mask
+  // Optional bias by relative position, [1, all heads, T + S - 1], in the dtype of the activations
+  // (AttentionShape::relative_bias). The call uses `heads` of its rows from head_offset on.
+  Value relative_bias{};
 };
 // qkv [B, T, 3·H·D] of a fused projection -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);
-// With separate queries, keys and values [B, T, H·D]; keys and values have key_heads heads.
+// With separate queries [B, T, H·D], and keys and values [B, S, key_heads·D]. Without causality S
+// may differ from T (cross-attention).
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options);
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shoal/nn/layers/kinds.h"
+#include "shoal/nn/layers/layers.h"
 
 namespace shoal::nn {
 
@@ -19,6 +19,20 @@ Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
                        const AttentionOptions& options);
 Value cached_attention(Context& context, const Value& queries, const Value& keys,
                        const Value& values, KeyValueCache& cache, const AttentionOptions& options);
+
+// a · b, of equal shapes
+Value multiply(Context& context, const Value& a, const Value& b);
+Value scaled(Context& context, const Value& x, float factor);  // factor · x
+
+// The Linears of a whole SelfAttention; `key` is also the values'.
+struct AttentionLinears {
+  LinearConfig query, key, output;
+};
+AttentionLinears linears_of(const SelfAttentionConfig& config);
+// The options of its attention(), for all heads; under tensor parallelism the caller sets its own.
+AttentionOptions attention_options(Context& context, const SelfAttentionConfig& config,
+                                   const Dropout& dropout, const Tensor& key_mask,
+                                   std::int64_t queries, std::int64_t keys);
 
 // The Function of a loss whose forward also computed its gradients. Backward returns dx, undefined
 // if x is a constant, and ends one use of each of `parameters`, which may be null. `name` must have

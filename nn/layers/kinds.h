@@ -45,12 +45,20 @@ struct KeyValueCache {
   std::int64_t length = 0;  // positions filled
 };
 
+// Keys and values of one block's cross-attention, for generation. The first call fills them.
+struct EncodedKeys {
+  Tensor keys, values;  // [B, S, W]
+};
+
 struct AttentionInput {  // the inputs of an attention call besides x
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
   // As in ChainInput. Must be undefined if a cache is given.
   Tensor sequences{}, positions{};
+  // Cross-attention: the hidden states [B, S, C] that keys and values are made of. Null: x.
+  const Value* encoded = nullptr;
+  EncodedKeys* encoded_keys = nullptr;  // inference: keeps what is made of `encoded`
 };
 class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
  public:

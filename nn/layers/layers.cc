@@ -2,6 +2,7 @@
 
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/functional_internal.h"
+#include "shoal/nn/layers/relative_positions.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -99,37 +100,67 @@ std::unique_ptr<LinearLike> linear_or_conv(bool transposed, const LinearConfig& 
 }
 }  // namespace
 
+AttentionOptions attention_options(Context& context, const SelfAttentionConfig& config,
+                                   const Dropout& dropout, const Tensor& key_mask,
+                                   std::int64_t queries, std::int64_t keys) {
+  AttentionOptions options;
+  options.heads = config.heads;
+  options.causal = config.causal;
+  options.scale = config.scale;
+  options.dropout = dropout.site();
+  options.max_positions = config.max_positions;
+  options.key_mask = key_mask;
+  if (config.positions) options.relative_bias = config.positions->bias(context, queries, keys);
+  return options;
+}
+
+AttentionLinears linears_of(const SelfAttentionConfig& config) {
+  const std::int64_t width = config.head_dim > 0 ? config.heads * config.head_dim : config.channels;
+  SHOAL_CHECK(config.heads > 0 && width % config.heads == 0,
+              "{} channels do not divide into {} heads", config.channels, config.heads);
+  const auto linear = [&](std::int64_t in, std::int64_t out, float std) {
+    return LinearConfig{
+        .in = in, .out = out, .bias = config.bias, .std = std > 0 ? std : config.std};
+  };
+  return {.query = linear(config.channels, width, config.query_std),
+          .key = linear(config.channels, width, 0),
+          .output = linear(width, config.channels, config.output_std)};
+}
+
 SelfAttention::SelfAttention(const SelfAttentionConfig& config)
-    : query(*this, config.query,
-            std::make_unique<Linear>(
-                LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
-      key(*this, config.key,
-          std::make_unique<Linear>(
-              LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
-      value(*this, config.value,
-            std::make_unique<Linear>(
-                LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
-      output(*this, config.output,
-             std::make_unique<Linear>(
-                 LinearConfig{.in = config.channels, .out = config.channels, .std = config.std})),
+    : query(*this, config.query, std::make_unique<Linear>(linears_of(config).query)),
+      key(*this, config.key, std::make_unique<Linear>(linears_of(config).key)),
+      value(*this, config.value, std::make_unique<Linear>(linears_of(config).key)),
+      output(*this, config.output, std::make_unique<Linear>(linears_of(config).output)),
       dropout(*this, "dropout", std::make_unique<Dropout>(config.attention_dropout)),
       config_(config) {
-  SHOAL_CHECK(config.heads > 0 && config.channels % config.heads == 0,
-              "{} channels do not divide into {} heads", config.channels, config.heads);
+  if (config.positions) share_parameter("relative_positions", config.positions->weight());
 }
 
 Value SelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
-  SHOAL_CHECK(!input.cache, "{}: a key-value cache, where every position sees every other", path());
   SHOAL_CHECK(!input.sequences.defined(), "{}: packed sequences are of decoders", path());
-  AttentionOptions options;
-  options.heads = config_.heads;
-  options.causal = false;
-  options.dropout = dropout->site();
-  options.max_positions = config_.max_positions;
-  options.key_mask = input.key_mask;
-  const Value q = query->forward(context, x), k = key->forward(context, x),
-              v = value->forward(context, x);
-  return output->forward(context, attention(context, q, k, v, options));
+  SHOAL_CHECK(!input.cache || (config_.causal && !config_.cross),
+              "{}: a key-value cache, where positions see later ones", path());
+  SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
+              path(), config_.cross ? "without" : "with");
+  const Value q = query->forward(context, x);
+  Value k, v;
+  if (input.encoded_keys && input.encoded_keys->keys.defined()) {
+    k.tensor = input.encoded_keys->keys;
+    v.tensor = input.encoded_keys->values;
+  } else {
+    const Value& from = input.encoded ? *input.encoded : x;
+    k = key->forward(context, from);
+    v = value->forward(context, from);
+    if (input.encoded_keys) *input.encoded_keys = {k.tensor, v.tensor};
+  }
+  const std::int64_t queries = q.tensor.shape()[1],
+                     keys = k.tensor.shape()[1] + (input.cache ? input.cache->length : 0);
+  const AttentionOptions options =
+      attention_options(context, config_, *dropout, input.key_mask, queries, keys);
+  return output->forward(context, input.cache
+                                      ? cached_attention(context, q, k, v, *input.cache, options)
+                                      : attention(context, q, k, v, options));
 }
 
 Mlp::Mlp(const MlpConfig& config)

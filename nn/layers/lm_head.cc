@@ -13,6 +13,10 @@ LmHead::LmHead(const LmHeadConfig& config) : config_(config), weight_(config.tie
   if (config.bias)
     bias_ = add_parameter("bias", {weight_->shape()[0]}, Initializer{Initializer::Kind::zeros, 0},
                           false);
+  if (config.constant_bias.empty()) return;
+  bias_ = add_parameter(config.constant_bias, {1, weight_->shape()[0]},
+                        Initializer{Initializer::Kind::zeros, 0}, false);
+  bias_->set_trainable(false);
 }
 LmHead::LmHead(std::shared_ptr<Parameter> tied) : LmHead(LmHeadConfig{.tied = std::move(tied)}) {}
 LmHead::LmHead(std::int64_t vocabulary, std::int64_t channels, float std)

@@ -11,6 +11,7 @@ struct LmHeadConfig {
   std::shared_ptr<Parameter> tied{};  // the embedding's weight; null: the head owns its weight
   bool bias = false;
   std::string weight = "weight";  // name of the weight if the head owns it
+  std::string constant_bias{};    // name of a bias [1, V] that is not trained; empty: none
 };
 
 // Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/functional_internal.h"
+#include "shoal/nn/layers/lm_head.h"
+#include "shoal/nn/layers/relative_positions.h"
 
 namespace shoal::nn {
 namespace {
@@ -389,6 +393,84 @@ std::vector<OperationCase> decoder_layer_cases() {
   };
 }
 
+// A layer of an encoder-decoder with the table of relative positions that it shares.
+struct RelativeAttention final : Module {
+  explicit RelativeAttention(SelfAttentionConfig config)
+      : positions(
+            *this, "positions",
+            std::make_unique<RelativePositions>(RelativePositionsConfig{
+                .heads = 3, .buckets = 8, .max_distance = 6, .bidirectional = !config.causal})),
+        attention(*this, "attention", [&] {
+          config.positions = &*positions;
+          return std::make_unique<SelfAttention>(config);
+        }()) {}
+  std::string_view kind() const override { return "RelativeAttention"; }
+  Slot<RelativePositions> positions;
+  Slot<SelfAttention> attention;
+};
+
+// The layers of T5 and BART: attention with relative positions, to other states, and the MLP.
+std::vector<OperationCase> encoder_decoder_cases() {
+  std::vector<OperationCase> all;
+  for (const bool causal : {false, true})
+    all.push_back(
+        {causal ? "RelativeCausalAttentionLayer" : "RelativeAttentionLayer",
+         [causal](Rig& rig, DType dtype) {
+           return of_layer<RelativeAttention>(
+               rig, dtype,
+               std::make_shared<RelativeAttention>(SelfAttentionConfig{.channels = 5,
+                                                                       .heads = 3,
+                                                                       .max_positions = 20,
+                                                                       .attention_dropout = 0.2f,
+                                                                       .head_dim = 4,
+                                                                       .scale = 1,
+                                                                       .bias = false,
+                                                                       .causal = causal}),
+               {rig.tensor({2, 9, 5}, 3, dtype)},
+               [](Context& context, RelativeAttention& layer, const Values& in) -> Values {
+                 return {layer.attention->forward(context, in[0], {})};
+               });
+         },
+         2e-3, 2e-5, 3e-2});
+  all.push_back(
+      {"CrossAttentionLayer", [](Rig& rig, DType dtype) {
+         const Tensor lengths = rig.ids({5, 3}, {2});
+         return of_layer<SelfAttention>(
+             rig, dtype,
+             std::make_shared<SelfAttention>(SelfAttentionConfig{
+                 .channels = 6, .heads = 2, .max_positions = 20, .cross = true}),
+             {rig.tensor({2, 3, 6}, 3, dtype), rig.tensor({2, 5, 6}, 4, dtype)},
+             [lengths](Context& context, SelfAttention& layer, const Values& in) -> Values {
+               return {layer.forward(context, in[0], {.key_mask = lengths, .encoded = &in[1]})};
+             });
+       }});
+  for (const bool gated : {false, true})
+    all.push_back(
+        {gated ? "GatedFeedForwardLayer" : "FeedForwardLayer",
+         [gated](Rig& rig, DType dtype) {
+           return of_layer<FeedForward>(
+               rig, dtype,
+               std::make_shared<FeedForward>(FeedForwardConfig{.channels = 5,
+                                                               .inner = 12,
+                                                               .activation = Activation::gelu_tanh,
+                                                               .dropout = 0.3f,
+                                                               .gate = gated ? "gate" : ""}),
+               {rig.tensor({2, 3, 5}, 3, dtype)}, &call<FeedForward>);
+         },
+         2e-3, 2e-5, 2e-2});
+  all.push_back({"ConstantBiasHead", [](Rig& rig, DType dtype) {
+                   const Tensor targets = rig.ids({4, -100, 10, 0}, {2, 2});
+                   auto head = std::make_shared<LmHead>(
+                       LmHeadConfig{.vocabulary = 11, .channels = 5, .constant_bias = "bias"});
+                   return of_layer<LmHead>(
+                       rig, dtype, head, {rig.tensor({2, 2, 5}, 3, dtype)},
+                       [targets](Context& context, LmHead& layer, const Values& in) -> Values {
+                         return {layer.forward(context, in[0], targets, {}).loss};
+                       });
+                 }});
+  return all;
+}
+
 std::vector<OperationCase> cases() {
   std::vector<OperationCase> all;
   for (const bool transposed : {false, true})
@@ -439,6 +521,10 @@ std::vector<OperationCase> cases() {
   all.push_back(loss_case("LossSmoothed", {.loss_scale = 3, .label_smoothing = 0.1f}));
   for (OperationCase& test : layer_cases()) all.push_back(std::move(test));
   for (OperationCase& test : decoder_layer_cases()) all.push_back(std::move(test));
+  for (OperationCase& test : encoder_decoder_cases()) all.push_back(std::move(test));
+  all.push_back(elementwise_case("MultiplyScaled", [](Context& context, const Values& in) {
+    return multiply(context, scaled(context, in[0], 1.5f), in[1]);
+  }));
   return all;
 }
 

@@ -6,12 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "shoal/nn/models/config_reader.h"
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/io/byte_source.h"
-#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
-#include "shoal/runtime/io/json.h"
 
 namespace shoal::nn {
 namespace {
@@ -21,23 +17,6 @@ std::optional<std::string_view> below(std::string_view name, std::string_view ba
   if (!name.starts_with(base) || name.size() <= base.size() || name[base.size()] != '.')
     return std::nullopt;
   return name.substr(base.size() + 1);
-}
-
-// generation_config.json: the token ids of the model's own config.
-nlohmann::ordered_json generation_config(const nlohmann::ordered_json& config) {
-  nlohmann::ordered_json out{{"_from_model_config", true}};
-  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
-  return out;
-}
-
-// The file is saved as it was read, so errors in it would spread.
-void check_generation_config(const std::string& text, const std::string& path) {
-  const nlohmann::json config = parse_json(text, path);
-  const ConfigReader read(config, path);
-  std::optional<std::int64_t> id;
-  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    read.first_integer(name, id);
 }
 
 }  // namespace
@@ -89,10 +68,7 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
 }
 
 void Decoder::keep_generation_config(const std::string& directory) {
-  const std::string path = directory + "/generation_config.json";
-  if (head_kind() != DecoderHead::causal_lm || !path_exists(path)) return;
-  generation_config_ = read_text_file(path);
-  check_generation_config(generation_config_, path);
+  if (head_kind() == DecoderHead::causal_lm) generation_config_.keep(directory);
 }
 
 std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {
@@ -102,8 +78,7 @@ std::vector<std::string> Decoder::save_config(const std::string& directory, DTyp
   const nlohmann::ordered_json config = trunk().config().to_json(torch_name(dtype), head_kind());
   write("config.json", config.dump(2) + "\n");
   if (head_kind() != DecoderHead::causal_lm) return {"config.json"};
-  write("generation_config.json",
-        generation_config_.empty() ? generation_config(config).dump(2) + "\n" : generation_config_);
+  write("generation_config.json", generation_config_.text(config));
   return {"config.json", "generation_config.json"};
 }
 

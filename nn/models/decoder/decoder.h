@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shoal/nn/models/decoder/trunk.h"
+#include "shoal/nn/models/generation_config.h"
 #include "shoal/nn/models/huggingface.h"
 
 namespace shoal::nn {
@@ -46,7 +47,7 @@ class Decoder : public Chain {
 
  private:
   bool gradient_checkpointing_ = false;
-  std::string generation_config_;  // text of the file that was read; empty: none
+  GenerationConfig generation_config_;
 };
 
 }  // namespace shoal::nn
