@@ -1,5 +1,6 @@
 #include "shoal/parallel/pipeline/chain_stage.h"
 
+#include <numeric>
 #include <utility>
 
 #include "shoal/nn/autograd/device_values.h"
@@ -98,17 +99,60 @@ const Microbatch& ChainStage::microbatch(int index) const {
   return microbatches_[static_cast<std::size_t>(index)];
 }
 
-Stage::Message ChainStage::message(int index) const {
-  const Shape& ids = microbatch(index).input.ids.shape();
-  SHOAL_CHECK(ids.rank() == 2 && ids[1] % options_.sequence_parts == 0,
-              "a sequence of {} positions does not divide into {} parts (sequence parallelism); "
-              "pad it to a multiple of {}, or use optimize=speed",
-              ids.rank() == 2 ? ids[1] : 0, options_.sequence_parts, options_.sequence_parts);
+std::vector<std::int64_t> ChainStage::lengths(int index, int unit) const {
+  const nn::ChainInput& input = microbatch(index).input;
+  SHOAL_CHECK(input.ids.shape().rank() == 2, "ids {}, not [B, T]", to_string(input.ids.shape()));
+  std::vector<std::int64_t> all = chain_.lengths(unit, input);
+  for (std::int64_t& length : all) {
+    SHOAL_CHECK(length % options_.sequence_parts == 0,
+                "a sequence of {} positions does not divide into {} parts (sequence parallelism); "
+                "pad it to a multiple of {}, or use optimize=speed",
+                length, options_.sequence_parts, options_.sequence_parts);
+    length /= options_.sequence_parts;
+  }
+  return all;
+}
+
+Stage::Message ChainStage::message(int index, int unit) const {
   const std::vector<nn::Parameter*> parameters = chain_.unit_parameters(units_.first);
   SHOAL_CHECK(!parameters.empty() && parameters.front()->value.defined(),
               "units [{}, {}) have not been materialised", units_.first, units_.last);
-  return {{ids[0], ids[1] / options_.sequence_parts, chain_.channels()},
+  const std::vector<std::int64_t> all = lengths(index, unit);
+  return {{microbatch(index).input.ids.shape()[0],
+           std::accumulate(all.begin(), all.end(), std::int64_t{0}), chain_.channels()},
           parameters.front()->value.dtype()};
+}
+
+std::vector<Tensor> ChainStage::split(int index, int unit, const Tensor& message) const {
+  const std::vector<std::int64_t> all = lengths(index, unit);
+  if (all.size() == 1) return {message};
+  const std::int64_t samples = message.shape()[0], channels = message.shape()[2];
+  const Tensor rows = message.reshaped({message.count() / channels, channels});
+  std::vector<Tensor> tensors;
+  std::int64_t first = 0;
+  for (const std::int64_t length : all) {
+    tensors.push_back(
+        rows.narrowed(0, first, samples * length).reshaped({samples, length, channels}));
+    first += samples * length;
+  }
+  return tensors;
+}
+
+Tensor ChainStage::joined(int index, int unit, std::vector<Tensor> tensors) const {
+  if (tensors.size() == 1 && tensors[0].defined()) return std::move(tensors[0]);
+  const Message whole = message(index, unit);
+  const Tensor all = context_.empty(whole.shape, whole.dtype);
+  const std::vector<Tensor> places = split(index, unit, all);
+  tensors.resize(2);
+  context_.run("stage.message", {tensors[0], tensors[1]}, {all}, [&] {
+    auto& elementwise = context_.kernels().elementwise();
+    for (std::size_t i = 0; i < places.size(); ++i)
+      if (tensors[i].defined())
+        elementwise.cast(tensors[i], places[i].view(), context_.stream);
+      else
+        elementwise.fill(places[i].view(), 0, context_.stream);
+  });
+  return all;
 }
 
 Tensor ChainStage::allocate(const Message& message) {
@@ -117,7 +161,6 @@ Tensor ChainStage::allocate(const Message& message) {
 
 Tensor ChainStage::forward(int index, Tensor input) {
   const Microbatch& batch = microbatch(index);
-  const Message shape = message(index);
   const bool records = context_.training();
   Record record;
   if (records && options_.offloader) {
@@ -127,17 +170,25 @@ Tensor ChainStage::forward(int index, Tensor input) {
   const Coordinates coordinates(context_, records ? record.tape.get() : nullptr);
   context_.begin_forward();
   context_.random.sample_first = batch.sample_first;
-  context_.activation.first_position = shape.shape[1] * options_.sequence_part;
+  // Of the ids' positions, whose length is the last one. The head's lengths are all that there are.
+  context_.activation.first_position =
+      lengths(index, chain_.units() - 1).back() * options_.sequence_part;
   if (batch.host_targets.defined())
     context_.cache<HostTargets>() = {batch.input.targets, batch.host_targets};
 
   nn::ResidualStream stream;
   if (units_.first > 0) {
+    const Message shape = message(index, units_.first);
     SHOAL_CHECK(input.shape() == shape.shape && input.dtype() == shape.dtype,
                 "stage input {} {}, not {} {}", to_string(input.dtype()), to_string(input.shape()),
                 to_string(shape.dtype), to_string(shape.shape));
-    stream.residual = records ? record.tape->leaf(std::move(input)) : nn::Value{std::move(input)};
-    record.input = without_tensor(stream.residual);
+    std::vector<nn::Value> values;
+    for (Tensor& tensor : split(index, units_.first, std::exchange(input, {}))) {
+      values.push_back(records ? record.tape->leaf(std::move(tensor))
+                               : nn::Value{std::move(tensor)});
+      record.inputs.push_back(without_tensor(values.back()));
+    }
+    stream = nn::ResidualStream::of(std::move(values));
   }
   const int last = is_head() ? units_.last - 1 : units_.last;
   stream = nn::forward_units(context_, chain_, units_.first, last, std::move(stream), batch.input,
@@ -156,11 +207,14 @@ Tensor ChainStage::forward(int index, Tensor input) {
     }
     losses_.push_back(out.loss_sum);
     targets_ += out.targets;
-    record.output = out.loss;  // one element; backward starts from it
+    record.outputs = {out.loss};  // one element; backward starts from it
   } else {
-    nn::Value value = std::move(stream).collapse(context_);
-    sent = std::move(value.tensor);
-    record.output = without_tensor(std::move(value));
+    std::vector<Tensor> tensors;
+    for (nn::Value& value : std::move(stream).carried(context_)) {
+      tensors.push_back(std::move(value.tensor));
+      record.outputs.push_back(without_tensor(std::move(value)));
+    }
+    sent = joined(index, units_.last, std::move(tensors));
   }
   if (records) records_.emplace(index, std::move(record));
   return sent;
@@ -170,22 +224,27 @@ Tensor ChainStage::backward(int index, Tensor gradient, bool weights_later) {
   const auto found = records_.find(index);
   SHOAL_CHECK(found != records_.end(), "backward of microbatch {} without its forward", index);
   Record& record = found->second;
-  const Message shape = message(index);
   const Coordinates coordinates(context_, nullptr);
-  // If the output needs no gradient, everything before it is frozen and backward has no work.
-  if (record.output.needs_gradient())
-    record.tape->backward(context_, record.output, std::move(gradient), {weights_later});
-  record.output = {};
+  std::vector<Tensor> gradients(1);
+  if (!is_head()) gradients = split(index, units_.last, std::exchange(gradient, {}));
+  // Outputs without a gradient come only from frozen units.
+  for (std::size_t i = record.outputs.size(); i-- > 0;) {
+    if (record.outputs[i].needs_gradient()) continue;
+    record.outputs.erase(record.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+    gradients.erase(gradients.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (!record.outputs.empty())
+    record.tape->backward(context_, record.outputs, std::move(gradients), {weights_later});
+  record.outputs.clear();
   Tensor to_input;
   if (units_.first > 0) {
-    to_input = record.tape->take_gradient(record.input);
-    if (!to_input.defined()) {
-      to_input = context_.empty(shape.shape, shape.dtype);
-      context_.kernels().elementwise().fill(to_input.view(), 0, context_.stream);
-    }
+    std::vector<Tensor> to_inputs;
+    for (const nn::Value& value : record.inputs)
+      to_inputs.push_back(record.tape->take_gradient(value));
+    to_input = joined(index, units_.first, std::move(to_inputs));
   }
   if (weights_later && record.tape->deferred() > 0)
-    record.input = {};
+    record.inputs.clear();
   else
     records_.erase(found);
   return to_input;

@@ -61,8 +61,8 @@ class ChainStage final : public Stage {
   void take_losses(const Tensor& into);
   int microbatches_in_flight() const { return static_cast<int>(records_.size()); }
 
-  Message input(int microbatch) const override { return message(microbatch); }
-  Message output(int microbatch) const override { return message(microbatch); }
+  Message input(int microbatch) const override { return message(microbatch, units_.first); }
+  Message output(int microbatch) const override { return message(microbatch, units_.last); }
   Tensor allocate(const Message& message) override;
   Tensor forward(int microbatch, Tensor input) override;
   Tensor backward(int microbatch, Tensor gradient, bool weights_later) override;
@@ -73,10 +73,16 @@ class ChainStage final : public Stage {
   void copy_losses(const Tensor& into) const;  // f32 [n]
   struct Record {
     std::unique_ptr<nn::Tape> tape = std::make_unique<nn::Tape>();
-    nn::Value input, output;                      // values without their tensors
+    std::vector<nn::Value> inputs, outputs;       // values without their tensors
     std::shared_ptr<Offloader::Batch> offloaded;  // null: nothing is offloaded
   };
-  Message message(int microbatch) const;
+  // What enters `unit`: the tensors of ResidualStream::carried() one after another, with as many
+  // positions as all of them.
+  Message message(int microbatch, int unit) const;
+  std::vector<Tensor> split(int microbatch, int unit, const Tensor& message) const;
+  // Joins tensors to a message. Undefined ones are zeros.
+  Tensor joined(int microbatch, int unit, std::vector<Tensor> tensors) const;
+  std::vector<std::int64_t> lengths(int microbatch, int unit) const;
   bool is_head() const { return units_.last == chain_.units(); }
   const Microbatch& microbatch(int index) const;
 

@@ -71,12 +71,12 @@ class Runner {
     memory_.reset_peaks();
     const std::int64_t before = current();
     // Moved into the stage, which may keep it.
-    Tensor input = unit_ > 0 ? zeros(stage) : Tensor();
+    Tensor input = unit_ > 0 ? zeros(stage.input(0)) : Tensor();
     device.synchronize(context_.stream);
     const auto began = Clock::now();
     stage.forward(0, std::move(input));
     const std::int64_t kept = current() - before;
-    Tensor gradient = is_head() ? Tensor() : zeros(stage);
+    Tensor gradient = is_head() ? Tensor() : zeros(stage.output(0));
     stage.backward(0, std::move(gradient), backward == Backward::split);
     collectives::watch(group_, context_.stream);
     device.synchronize(context_.stream);
@@ -102,15 +102,14 @@ class Runner {
     ChainStage stage(context_, chain_, {unit_, unit_ + 1}, stage_options);
     stage.begin({&microbatch_, 1});
     const std::int64_t before = current();
-    stage.forward(0, unit_ > 0 ? zeros(stage) : Tensor());
+    stage.forward(0, unit_ > 0 ? zeros(stage.input(0)) : Tensor());
     return current() - before;
   }
 
  private:
   bool is_head() const { return unit_ == chain_.units() - 1; }
   std::int64_t current() const { return memory_.usage(MemoryTag::activations).current; }
-  Tensor zeros(const ChainStage& stage) const {
-    const Stage::Message message = stage.input(0);
+  Tensor zeros(const Stage::Message& message) const {
     return Tensor::zeros(message.shape, message.dtype, context_.memory(), MemoryTag::activations,
                          context_.stream);
   }

@@ -5,6 +5,7 @@
 
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/nn/layers/feed_forward.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/runtime/base/error.h"
 
@@ -165,6 +166,8 @@ void collect(const nn::Module& module, LayoutModel& model) {
   if (const auto* const attention = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
     model.heads = std::gcd(model.heads, attention->config().key_heads);
   if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module))
+    model.inner = std::gcd(model.inner, mlp->config().inner);
+  if (const auto* const mlp = dynamic_cast<const nn::FeedForward*>(&module))
     model.inner = std::gcd(model.inner, mlp->config().inner);
   if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module))
     model.inner = std::gcd(model.inner, width_of(*mlp->c_fc));

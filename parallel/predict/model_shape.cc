@@ -4,6 +4,7 @@
 
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/nn/layers/feed_forward.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 
 namespace shoal::parallel {
@@ -27,14 +28,20 @@ void collect(const nn::Module& module, UnitShape& unit) {
   if (const auto* const a = dynamic_cast<const nn::CausalSelfAttention*>(&module))
     attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
   if (const auto* const a = dynamic_cast<const nn::SelfAttention*>(&module)) {
-    attention(a->config().heads, a->config().heads, a->config().channels / a->config().heads);
-    unit.causal = false;
+    const nn::SelfAttentionConfig& config = a->config();
+    attention(config.heads, config.heads,
+              config.head_dim > 0 ? config.head_dim : config.channels / config.heads);
+    unit.causal = config.causal;
   }
   if (const auto* const a = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
     attention(a->config().heads, a->config().key_heads, a->config().head_dim);
   if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module)) {
     unit.inner += mlp->config().inner;
     unit.branches = 2;
+  }
+  if (const auto* const mlp = dynamic_cast<const nn::FeedForward*>(&module)) {
+    unit.inner += mlp->config().inner;
+    unit.branches = mlp->config().gate.empty() ? unit.branches : 2;
   }
   if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module)) {
     if (const auto* const linear = dynamic_cast<const nn::Linear*>(&*mlp->c_fc))

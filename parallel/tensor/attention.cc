@@ -1,5 +1,7 @@
 #include "shoal/parallel/tensor/attention.h"
 
+#include "shoal/nn/layers/functional_internal.h"
+#include "shoal/nn/layers/relative_positions.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/runtime/base/error.h"
@@ -56,21 +58,18 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
 
 TensorParallelSelfAttention::TensorParallelSelfAttention(const TensorParallel& group,
                                                          const nn::SelfAttentionConfig& config)
-    : query(*this, config.query,
-            own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
-      key(*this, config.key,
-          own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
-      value(*this, config.value,
-            own_outputs(group, {.in = config.channels, .out = config.channels, .std = config.std})),
+    : query(*this, config.query, own_outputs(group, linears_of(config).query)),
+      key(*this, config.key, own_outputs(group, linears_of(config).key)),
+      value(*this, config.value, own_outputs(group, linears_of(config).key)),
       output(*this, config.output,
-             std::make_unique<RowParallelLinear>(
-                 group,
-                 nn::LinearConfig{.in = config.channels, .out = config.channels, .std = config.std},
-                 true)),
+             std::make_unique<RowParallelLinear>(group, linears_of(config).output, true)),
       dropout(*this, "dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
       group_(group),
       config_(config) {
   divided(config.heads, group, "heads", "");
+  if (!config.positions) return;
+  share_parameter("relative_positions", config.positions->weight());
+  config.positions->weight()->set_applies_to_part();
 }
 
 nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::Value& x,
@@ -78,18 +77,19 @@ nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::V
   SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.cache && !input.sequences.defined(),
               "{}: an input {}, not [B, T, C], or a key-value cache, or packed sequences", path(),
               to_string(x.tensor.shape()));
-  nn::AttentionOptions options;
-  options.heads = config_.heads / group_.size();
-  options.head_offset = group_.rank() * options.heads;
-  options.causal = false;
-  options.dropout = dropout->site();
-  options.max_positions = config_.max_positions;
-  options.key_mask = gather_input(context, group_, input).key_mask;
-  const nn::Value whole = enter(context, group_, x);
-  const nn::Value q = query->forward(context, whole), k = key->forward(context, whole),
-                  v = value->forward(context, whole);
+  SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
+              path(), config_.cross ? "without" : "with");
+  const nn::Value whole = enter(context, group_, x),
+                  from = input.encoded ? enter(context, group_, *input.encoded) : whole;
+  const nn::Value q = query->forward(context, whole), k = key->forward(context, from),
+                  v = value->forward(context, from);
   nn::Value heads;
   {
+    nn::AttentionOptions options =
+        attention_options(context, config_, *dropout, gather_input(context, group_, input).key_mask,
+                          q.tensor.shape()[1], k.tensor.shape()[1]);
+    options.heads = config_.heads / group_.size();
+    options.head_offset = group_.rank() * options.heads;
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
     heads = attention(context, q, k, v, options);
   }

@@ -1,5 +1,5 @@
-// GPT-2's and BERT's attention with heads split over the group: each rank has 1/tp of them, in
-// order.
+// GPT-2's attention, and that of BERT and encoder-decoders, with heads split over the group: each
+// rank has 1/tp of them, in order.
 #pragma once
 
 #include "shoal/nn/layers/layers.h"
@@ -25,7 +25,8 @@ class TensorParallelAttention final : public nn::AttentionLike {
   nn::CausalSelfAttentionConfig config_;
 };
 
-// BERT's attention: the three projections share one enter().
+// SelfAttention: the three projections share one enter(), but cross-attention has one for its keys
+// and values. Each rank's gradient of relative positions is that of its heads.
 class TensorParallelSelfAttention final : public nn::AttentionLike {
  public:
   TensorParallelSelfAttention(const TensorParallel& group, const nn::SelfAttentionConfig& config);

@@ -327,9 +327,15 @@ VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group,
     weight_->set_part({vocabulary, config.channels},
                       {{{own.count, config.channels}, {0, 0}, {own.first, 0}}});
   }
-  if (!config.bias) return;
-  bias_ = add_parameter("bias", {own.count}, {nn::Initializer::Kind::zeros, 0}, false);
-  bias_->set_part({vocabulary}, {{{own.count}, {0}, {own.first}}});
+  if (config.bias) {
+    bias_ = add_parameter("bias", {own.count}, {nn::Initializer::Kind::zeros, 0}, false);
+    bias_->set_part({vocabulary}, {{{own.count}, {0}, {own.first}}});
+  } else if (!config.constant_bias.empty()) {
+    bias_ = add_parameter(config.constant_bias, {1, own.count}, {nn::Initializer::Kind::zeros, 0},
+                          false);
+    bias_->set_part({1, vocabulary}, {{{1, own.count}, {0, 0}, {0, own.first}}});
+    bias_->set_trainable(false);
+  }
 }
 
 VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group, std::int64_t vocabulary,

@@ -5,6 +5,7 @@
 
 #include "shoal/parallel/tensor/attention.h"
 #include "shoal/parallel/tensor/decoder.h"
+#include "shoal/parallel/tensor/feed_forward.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/sample_head.h"
 #include "shoal/parallel/tensor/vocabulary.h"
@@ -55,6 +56,15 @@ std::unique_ptr<nn::Module> cut_gated_mlp(std::unique_ptr<nn::Module>& original,
   const auto& config = as<nn::GatedMlp>(*original).config();
   divided(config.inner, group, "inner channels", original->path());
   auto made = std::make_unique<TensorParallelGatedMlp>(group, config);
+  inherit_parameters(*original, *made);
+  return made;
+}
+
+std::unique_ptr<nn::Module> cut_feed_forward(std::unique_ptr<nn::Module>& original,
+                                             const TensorParallel& group, ReplacedParameters&) {
+  const auto& config = as<nn::FeedForward>(*original).config();
+  divided(config.inner, group, "inner channels", original->path());
+  auto made = std::make_unique<TensorParallelFeedForward>(group, config);
   inherit_parameters(*original, *made);
   return made;
 }
@@ -154,6 +164,7 @@ TensorParallelRegistry TensorParallelRegistry::defaults() {
   registry.add("GroupedSelfAttention", cut_grouped_attention);
   registry.add("Mlp", cut_mlp);
   registry.add("GatedMlp", cut_gated_mlp);
+  registry.add("FeedForward", cut_feed_forward);
   registry.add("Embedding", cut_embedding);
   registry.add("LmHead", cut_head);
   registry.add("SampleHead", share_samples);

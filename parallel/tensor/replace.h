@@ -38,8 +38,8 @@ using TensorParallelMaker = std::function<std::unique_ptr<nn::Module>(
 // (Parameter::set_part), and it draws random numbers under GroupCoordinates.
 class TensorParallelRegistry {
  public:
-  // Makers for CausalSelfAttention, SelfAttention, GroupedSelfAttention, Mlp, GatedMlp, Embedding
-  // and LmHead (tied or not); SampleHead is not split.
+  // Makers for CausalSelfAttention, SelfAttention, GroupedSelfAttention, Mlp, GatedMlp,
+  // FeedForward, Embedding and LmHead (tied or not); SampleHead is not split.
   static TensorParallelRegistry defaults();
   void add(const std::string& kind, TensorParallelMaker maker);  // replaces an earlier maker
   void remove(const std::string& kind);  // modules of this kind then stay unsplit

@@ -151,6 +151,36 @@ TEST(Offload, ADroppedTapeFreesItsStorage) {
   EXPECT_EQ(offloader.statistics().peak_bytes, offloader.statistics().bytes / 3);
 }
 
+// Every checkpoint of a decoder saves the encoder's hidden states.
+TEST(Offload, ATensorThatIsSavedTwiceLeavesOnce) {
+  Model model;
+  Offloader offloader(model.memory, {.min_bytes = 1});
+  const auto batch = offloader.begin_batch();
+  nn::Tape tape;
+  tape.set_saved_tensor_hooks(offloader.hooks(batch));
+  Tensor shared = model.random({8, 16}, 3), other = model.random({8, 16}, 4);
+  const auto values = [](const Tensor& tensor) {
+    return std::vector<float>(tensor.const_data<float>(),
+                              tensor.const_data<float>() + tensor.count());
+  };
+  const std::vector<float> want = values(shared), first_of_other = values(other);
+  nn::SavedTensor first(tape, shared), apart(tape, other), second(tape, shared);
+  EXPECT_EQ(offloader.statistics().tensors, 2);
+  shared = {};
+  offloader.expect(*batch);
+  EXPECT_EQ(values(second.get("test")), want);
+  second.reset();
+  EXPECT_EQ(values(first.get("test")), want);
+  EXPECT_EQ(values(apart.get("test")), first_of_other);
+  // Once it was written to, it is another tensor.
+  nn::Tape later;
+  later.set_saved_tensor_hooks(offloader.hooks(batch));
+  other.data<float>()[0] = 5;
+  const nn::SavedTensor changed(later, other);
+  EXPECT_EQ(offloader.statistics().tensors, 3);
+  EXPECT_EQ(values(changed.get("test"))[0], 5);
+}
+
 TEST(Offload, SmallTensorsStay) {
   Model model;
   Offloader offloader(model.memory, {.min_bytes = kHidden + 1});

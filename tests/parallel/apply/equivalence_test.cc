@@ -1,8 +1,8 @@
-// Layouts of GPT-2, BERT, Llama and Qwen3 compared with one rank: losses of each step, and
-// gradients. By default, layouts of small meshes run a few steps; any two options occur together
-// (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options occur
-// together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain its
-// value.
+// Layouts of GPT-2, BERT, Llama, Qwen3, T5 and BART compared with one rank: losses of each step,
+// and gradients. By default, layouts of small meshes run a few steps; any two options occur
+// together (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options
+// occur together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain
+// its value.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -130,6 +130,33 @@ std::vector<Layout> rotary_layouts() {
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Few, RotaryLayouts, ::testing::ValuesIn(rotary_layouts()),
+                         [](const auto& test) { return test.param.text(); });
+
+// Pipelines cut an encoder-decoder within the encoder, on both sides of the border, and within the
+// decoder: with eight ranks, before and after each unit.
+class EncoderDecoderLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(EncoderDecoderLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
+
+std::vector<Layout> encoder_decoder_layouts() {
+  std::vector<Layout> all;
+  for (const Model model : {Model::t5, Model::bart})
+    for (Layout layout :
+         {Layout{.pp = 2, .microbatches = 2}, Layout{.pp = 4, .microbatches = 4},
+          Layout{.pp = 8, .microbatches = 8},
+          Layout{.pp = 2, .schedule = ScheduleKind::zero_bubble_v, .chunks = 2, .microbatches = 4},
+          Layout{.rdp = 2, .checkpoint_group = 1}, Layout{.checkpoint_group = 3, .offload = true},
+          Layout{.tp = 2}, Layout{.tp = 4, .microbatches = 2, .prescaled = true},
+          Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 2},
+          Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+          Layout{.pp = 2, .tp = 2, .microbatches = 2, .prescaled = true},
+          Layout{.rdp = 2, .pp = 2, .microbatches = 2, .checkpoint_group = 2, .sharding = 3}}) {
+      layout.task = {.model = model};
+      all.push_back(layout);
+    }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Few, EncoderDecoderLayouts, ::testing::ValuesIn(encoder_decoder_layouts()),
                          [](const auto& test) { return test.param.text(); });
 
 // Rows hold several texts, which must stay separate wherever a batch or a layer is divided.

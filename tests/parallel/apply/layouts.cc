@@ -24,7 +24,9 @@ Task task_for(Model model, int rdp, int tp) {
   if (rows > 1) task.rows = rows == 3 ? 24 : 4 * rows;
   if (heads > 1) {
     task.heads = heads == 3 ? 6 : heads;
-    task.length = task.length / task.heads * task.heads + task.heads;
+    // The decoder of an encoder-decoder has half as many positions.
+    const int unit = is_encoder_decoder(model) ? 2 * task.heads : task.heads;
+    task.length = task.length / unit * unit + unit;
   }
   return task;
 }
@@ -127,6 +129,8 @@ class Coverage {
 }  // namespace
 
 LayoutModel model_of(const Task& task) {
+  if (is_encoder_decoder(task.model))
+    return {kUnits, task.heads, tiny_encoder_decoder(task).encoder_inner};
   if (task.model == Model::gpt2) return {kUnits, task.heads, tiny(task).inner()};
   if (task.model == Model::llama || task.model == Model::qwen3) {
     const nn::DecoderConfig config = tiny_llama(task);
@@ -183,7 +187,8 @@ LayoutSpace every_layout(bool small) {
   for (int rdp = 1; rdp <= kMostRanks; ++rdp)
     for (int pp = 1; rdp * pp <= kMostRanks; ++pp)
       for (int tp = 1; rdp * pp * tp <= kMostRanks; ++tp)
-        for (const Model model : {Model::gpt2, Model::bert, Model::llama, Model::qwen3})
+        for (const Model model :
+             {Model::gpt2, Model::bert, Model::llama, Model::qwen3, Model::t5, Model::bart})
           if (!small || model < Model::llama) add_all(rdp, pp, tp, model);
   return space;
 }

@@ -15,6 +15,8 @@
 namespace shoal::parallel {
 
 std::unique_ptr<nn::Chain> make_model(const Task& task) {
+  if (is_encoder_decoder(task.model))
+    return std::make_unique<nn::EncoderDecoder>(tiny_encoder_decoder(task));
   if (task.model == Model::gpt2) return std::make_unique<nn::CausalLm>(tiny(task));
   if (task.model != Model::bert) return std::make_unique<nn::CausalLm>(tiny_llama(task));
   return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
@@ -264,6 +266,18 @@ void pack(Rank& rank, int first, int count, int length, nn::ChainInput& input) {
   input.positions = rank.ids({count, length}, {of_tokens, of_tokens + positions.count()});
 }
 
+// The decoder has half as many positions as the encoder.
+nn::ChainInput encoder_decoder_input(Rank& rank, const Task& task, int step, int first, int rows) {
+  nn::ChainInput input = encoder_input(rank, {.type_vocab_size = 0}, nn::EncoderTask::masked_lm,
+                                       step, first, rows, task.length);
+  input.targets = rank.rows(step, first, rows, true, task.length / 2);
+  const auto host = make_host_memory();
+  const Tensor shifted = nn::shifted_right(input.targets, tiny_encoder_decoder(task), *host);
+  const auto* const ids = shifted.const_data<std::int32_t>();
+  input.decoder_ids = rank.ids(shifted.shape(), {ids, ids + shifted.count()});
+  return input;
+}
+
 // This rank's microbatches of a step. Adds their targets to `targets`.
 std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const ParallelModel& model,
                                 int step, std::int64_t& targets) {
@@ -275,7 +289,9 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
                        model.batch_part()) *
                       rows;
     nn::ChainInput input;
-    if (layout.task.model != Model::bert) {
+    if (is_encoder_decoder(layout.task.model)) {
+      input = encoder_decoder_input(rank, layout.task, step, first, rows);
+    } else if (layout.task.model != Model::bert) {
       input.ids = rank.rows(step, first, rows, false, length);
       input.targets = rank.rows(step, first, rows, true, length);
       if (layout.task.packed) pack(rank, first, rows, length, input);
@@ -284,8 +300,9 @@ std::vector<Microbatch> batches(Rank& rank, const Layout& layout, const Parallel
                             nn::EncoderTask::masked_lm, step, first, rows, length);
     }
     microbatches.push_back({std::move(input), static_cast<std::uint32_t>(first)});
-    const auto* ids = microbatches.back().input.targets.const_data<std::int32_t>();
-    targets += std::count_if(ids, ids + rows * length, [](auto id) { return id >= 0; });
+    const Tensor& wanted = microbatches.back().input.targets;
+    const auto* ids = wanted.const_data<std::int32_t>();
+    targets += std::count_if(ids, ids + wanted.count(), [](auto id) { return id >= 0; });
   }
   return microbatches;
 }

@@ -1,4 +1,4 @@
-// A tiny GPT-2, BERT, Llama or Qwen3, trained on any layout and on one rank.
+// A tiny GPT-2, BERT, Llama, Qwen3, T5 or BART, trained on any layout and on one rank.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,16 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
+#include "shoal/nn/models/encoder_decoder/model.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 
 namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-// bert: with a masked language model's head; qwen3: with sliding windows in every second layer
-enum class Model : std::uint8_t { gpt2, bert, llama, qwen3 };
+// bert: with a masked language model's head; qwen3: with sliding windows in every second layer; t5:
+// with gated GELU and a tied head
+enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, t5, bart };
 
 // A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
@@ -66,6 +68,8 @@ inline nn::DecoderConfig tiny_llama(const Task& task = {.model = Model::llama}) 
   return config;
 }
 
+inline bool is_encoder_decoder(Model model) { return model >= Model::t5; }
+
 inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int layers) {
   nn::EncoderConfig config = nn::EncoderConfig::of(model_type);
   config.vocab_size = kVocabulary;
@@ -77,6 +81,29 @@ inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int lay
   config.initializer_range = 0.2;
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1;
   if (config.embedding_size > 0) config.embedding_size = 10;
+  return config;
+}
+// T5 or BART, with two layers in the encoder and three in the decoder.
+inline nn::EncoderDecoderConfig tiny_encoder_decoder(const Task& task) {
+  const bool t5 = task.model == Model::t5;
+  nn::EncoderDecoderConfig config = nn::EncoderDecoderConfig::of(t5 ? "t5" : "bart");
+  config.vocab_size = kVocabulary;
+  config.d_model = 4 * task.heads;
+  config.encoder_layers = 2;
+  config.decoder_layers = kUnits - 3 - config.encoder_layers;
+  config.encoder_heads = task.heads;
+  config.encoder_inner = 5 * task.heads;
+  config.max_position_embeddings = 24;
+  config.dropout = config.attention_dropout = config.activation_dropout = 0.1;
+  if (t5) {
+    config.head_dim = 6;
+    config.relative_buckets = 8;
+    config.relative_distance = 10;
+    config.activation = "gated-gelu";
+  } else {
+    config.initializer = 0.2;
+    config.scale_embedding = true;
+  }
   return config;
 }
 // The model is not materialised.
@@ -120,6 +147,8 @@ struct Layout {
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
     if (task.model == Model::qwen3) all += "_qwen3";
+    if (task.model == Model::t5) all += "_t5";
+    if (task.model == Model::bart) all += "_bart";
     if (task.packed) all += "_packed";
     if (queued) all += "_queued";
     if (frozen) all += "_frozen";

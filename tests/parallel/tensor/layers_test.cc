@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include "shoal/nn/layers/decoder_layers.h"
+#include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/relative_positions.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/replace.h"
@@ -67,6 +69,42 @@ class DecoderHolder final : public Module {
   }
   std::string_view kind() const override { return "DecoderHolder"; }
   nn::Slot<nn::AttentionLike> self_attn;
+  nn::Slot<nn::MlpLike> mlp;
+};
+
+// An encoder-decoder's layers: attention with relative positions, to other states, and the MLP.
+class EncoderDecoderHolder final : public Module {
+ public:
+  explicit EncoderDecoderHolder(float dropout)
+      : positions(*this, "positions",
+                  std::make_unique<nn::RelativePositions>(nn::RelativePositionsConfig{
+                      .heads = kHeads, .buckets = 8, .max_distance = 6})),
+        self(*this, "self", attention(dropout, false, &*positions)),
+        cross(*this, "cross", attention(dropout, true, nullptr)),
+        mlp(*this, "mlp",
+            std::make_unique<nn::FeedForward>(nn::FeedForwardConfig{.channels = kChannels,
+                                                                    .inner = kInner,
+                                                                    .dropout = dropout,
+                                                                    .std = 0.3f,
+                                                                    .gate = "gate"})) {
+    name_tree("block");
+  }
+  static std::unique_ptr<nn::SelfAttention> attention(float dropout, bool cross,
+                                                      nn::RelativePositions* positions) {
+    return std::make_unique<nn::SelfAttention>(
+        nn::SelfAttentionConfig{.channels = kChannels,
+                                .heads = kHeads,
+                                .max_positions = 2 * kPositions,
+                                .attention_dropout = dropout,
+                                .std = 0.3f,
+                                .head_dim = 3,
+                                .scale = 1,
+                                .cross = cross,
+                                .positions = positions});
+  }
+  std::string_view kind() const override { return "EncoderDecoderHolder"; }
+  nn::Slot<nn::RelativePositions> positions;
+  nn::Slot<nn::AttentionLike> self, cross;
   nn::Slot<nn::MlpLike> mlp;
 };
 
@@ -276,6 +314,30 @@ TEST_P(TensorParallelLayers, GroupedAttentionAndGatedMlp) {
                    [&](Context& c, const Value& x) { return holder.mlp->forward(c, x); }};
     };
     compare(rig, group, attention(whole), attention(cut), DType::f32, {});
+    compare(rig, group, mlp(whole), mlp(cut), DType::f32, {});
+  });
+}
+
+TEST_P(TensorParallelLayers, LayersOfEncoderDecoders) {
+  on_group(GetParam(), [](const TensorParallel& group) {
+    Rig rig;
+    EncoderDecoderHolder whole(0.2f), cut(0.2f);
+    apply_tensor_parallelism(cut, group);
+    const auto self = [](EncoderDecoderHolder& holder) {
+      return Layer{*holder.self,
+                   [&](Context& c, const Value& x) { return holder.self->forward(c, x, {}); }};
+    };
+    const auto cross = [](EncoderDecoderHolder& holder) {
+      return Layer{*holder.cross, [&](Context& c, const Value& x) {
+                     return holder.cross->forward(c, x, {.encoded = &x});
+                   }};
+    };
+    const auto mlp = [](EncoderDecoderHolder& holder) {
+      return Layer{*holder.mlp,
+                   [&](Context& c, const Value& x) { return holder.mlp->forward(c, x); }};
+    };
+    compare(rig, group, self(whole), self(cut), DType::f32, {});
+    compare(rig, group, cross(whole), cross(cut), DType::f32, {});
     compare(rig, group, mlp(whole), mlp(cut), DType::f32, {});
   });
 }
