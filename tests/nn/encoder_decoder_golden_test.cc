@@ -1,5 +1,5 @@
-// T5, T5 1.1 and BART compared with transformers (tools/golden/make_encoder_decoders.py), and saved
-// as directories.
+// T5, T5 1.1, BART and mBART compared with transformers (tools/golden/make_encoder_decoders.py),
+// and saved as directories.
 #include <algorithm>
 
 #include "fixture.h"
@@ -138,7 +138,7 @@ TEST_P(EncoderDecoderGolden, GeneratesWhatTransformersDoes) {
       {.max_new_tokens = 12, .stop_tokens = {static_cast<std::int32_t>(*config.eos_token_id)}});
   const std::int64_t length = theirs.shape()[1];
   for (std::size_t sample = 0; sample < ours.size(); ++sample) {
-    std::vector<std::int32_t> row = {static_cast<std::int32_t>(config.start_id())};
+    std::vector<std::int32_t> row = {theirs.const_data<std::int32_t>()[0]};
     row.insert(row.end(), ours[sample].begin(), ours[sample].end());
     row.resize(static_cast<std::size_t>(length), static_cast<std::int32_t>(*config.pad_token_id));
     const auto* const want =
@@ -166,7 +166,7 @@ TEST_P(EncoderDecoderGolden, DecodesAsItComputesWholeSequences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EncoderDecoderGolden,
-                         ::testing::Values("t5", "t5_v1_1", "bart", "bart_scaled"),
+                         ::testing::Values("t5", "t5_v1_1", "bart", "bart_scaled", "mbart"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(EncoderDecoderConfig, RefusesWhatChangesTheNumbers) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/encoder_decoders/NAME/: a tiny random T5, T5 1.1 and BART as directories, and
+"""Writes tests/golden/encoder_decoders/NAME/: a tiny random T5, T5 1.1, BART and mBART as directories, and
 case.safetensors: a padded batch, the loss, the logits and every gradient of transformers' class,
 computed in float64 without dropout, and what it generates greedily.
 
@@ -31,6 +31,7 @@ CASES = {
     # As the published T5 1.1: the head has its own weight and takes hidden states as they are.
     "t5_v1_1": ("T5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "bart": ("Bart", BART),
+    "mbart": ("MBart", dict(BART, scale_embedding=True)),
     "bart_scaled": ("Bart", dict(BART, scale_embedding=True, activation_function="relu")),
 }
 
@@ -60,6 +61,8 @@ def make_model(name):
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(value_of(key, tuple(parameter.shape)))
+        if name == "mbart":  # published ones name the language of the text
+            model.generation_config.decoder_start_token_id = 5
         if name == "bart_scaled":
             model.generation_config.forced_bos_token_id = 0
         if hasattr(model, "final_logits_bias"):

@@ -1,4 +1,6 @@
-// BART (Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020).
+// BART (Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020), and mBART (Liu et
+// al., "Multilingual Denoising Pre-training for Neural Machine Translation", 2020): norms before
+// attention and MLP, and texts of the decoder that begin with their language.
 #include "shoal/nn/models/encoder_decoder/family.h"
 
 namespace shoal::nn {
@@ -33,6 +35,21 @@ const EncoderDecoderFamily& bart_family() {
                    {"decoder_start_token_id", &Config::decoder_start_token_id},
                    {"forced_bos_token_id", &Config::forced_bos_token_id},
                    {"forced_eos_token_id", &Config::forced_eos_token_id}};
+    return made;
+  }();
+  return family;
+}
+
+const EncoderDecoderFamily& mbart_family() {
+  static const EncoderDecoderFamily family = [] {
+    EncoderDecoderFamily made = bart_family();
+    made.model_type = made.defaults.model_type = "mbart";
+    made.title = "mBART";
+    made.class_prefix = "MBart";
+    made.pre_norm = true;
+    made.begins_with_last = true;
+    made.last_norm = "layer_norm";
+    made.defaults.decoder_start_token_id = std::nullopt;
     return made;
   }();
   return family;

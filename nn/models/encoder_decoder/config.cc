@@ -79,7 +79,8 @@ void check_sizes_of(const Config& config) {
 }  // namespace
 
 const std::vector<const EncoderDecoderFamily*>& encoder_decoder_families() {
-  static const std::vector<const EncoderDecoderFamily*> all = {&t5_family(), &bart_family()};
+  static const std::vector<const EncoderDecoderFamily*> all = {&t5_family(), &bart_family(),
+                                                               &mbart_family()};
   return all;
 }
 

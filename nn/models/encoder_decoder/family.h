@@ -33,6 +33,7 @@ struct EncoderDecoderFamily {
   bool padding_is_cold = true;      // the embedding of pad_token_id gets no gradient
   bool scales_tied_head = false;    // a tied head gets hidden states / sqrt(d_model)
   bool scales_initializer = false;  // initial weights are scaled by their sizes
+  bool begins_with_last = false;    // the decoder's ids begin with the last target, a language
 
   // Module names. `base`: of the trunk below the head, or empty. Below it: `shared`, encoder and
   // decoder. Below these: positions, embedding_norm, layers.N, last_norm.
@@ -62,6 +63,7 @@ struct EncoderDecoderFamily {
 
 const EncoderDecoderFamily& t5_family();
 const EncoderDecoderFamily& bart_family();
+const EncoderDecoderFamily& mbart_family();
 const std::vector<const EncoderDecoderFamily*>& encoder_decoder_families();
 // Throws invalid_argument, naming `source` and the known types.
 const EncoderDecoderFamily& encoder_decoder_family(std::string_view model_type,

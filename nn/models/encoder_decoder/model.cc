@@ -227,6 +227,9 @@ Tensor shifted_right(const Tensor& targets, const EncoderDecoderConfig& config,
   auto* const to = ids.data<std::int32_t>();
   for (std::int64_t i = 0; i < targets.count(); ++i)
     to[i] = i % length == 0 ? start : from[i - 1] < 0 ? padding : from[i - 1];
+  if (!config.family().begins_with_last) return ids;
+  for (std::int64_t i = 0; i < targets.count(); ++i)
+    if (from[i] >= 0 && from[i] != padding) to[i / length * length] = from[i];
   return ids;
 }
 

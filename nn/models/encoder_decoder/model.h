@@ -84,8 +84,8 @@ class EncoderDecoder final : public Chain {
   GenerationConfig generation_;
 };
 
-// The decoder's ids for `targets` i32 [B, T] in host memory: the start id, then the targets, where
-// ids without a target (negative) become padding.
+// The decoder's ids for `targets` i32 [B, T] in host memory: the start id (mBART: the last target),
+// then the targets, where ids without a target (negative) become padding.
 Tensor shifted_right(const Tensor& targets, const EncoderDecoderConfig& config,
                      MemoryResource& memory);
 
