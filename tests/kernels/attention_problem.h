@@ -107,6 +107,7 @@ class Problem {
     shape.key_mask = mask_;
     if (!s_.sequences.empty()) shape.sequences = sequences_;
     shape.site.state = state_.get();
+    if (s_.relative) shape.relative_bias = bias_;
     Array kept;
     if (const std::int64_t bytes = kernels.kept_bytes(shape); keeps && bytes > 0) {
       kept = Array({bytes}, DType::u8);
@@ -118,10 +119,7 @@ class Problem {
              Array({s_.batch, s_.keys, key_width_}, s_.dtype),
              Array({s_.batch, s_.keys, key_width_}, s_.dtype),
              Array({s_.heads, s_.queries + s_.keys - 1}, DType::f32)};
-    if (s_.relative) {
-      shape.relative_bias = bias_;
-      shape.relative_bias_gradient = r.dbias;
-    }
+    if (s_.relative) shape.relative_bias_gradient = r.dbias;
     const auto fused = [&](const Array& a, std::int64_t part, std::int64_t length) {
       return HeadsView{at(a, part * width_), length * 3 * width_ + s_.apart, 3 * width_};
     };
