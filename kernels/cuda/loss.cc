@@ -111,9 +111,12 @@ CudaLoss::Head CudaLoss::padded_head(const LinearCrossEntropyArgs& args, std::in
   const auto element = static_cast<std::int64_t>(size_of(args.x.dtype));
   head.weight =
       padded(args.weight, args.weight.shape[1] * element, leading, head.weight_room, stream);
-  if (args.bias.defined())
-    head.bias = padded(args.bias, static_cast<std::int64_t>(size_of(args.bias.dtype)), leading,
+  if (args.bias.defined()) {
+    ConstView bias = args.bias;
+    bias.shape = {head.classes};  // it may be [1, classes]
+    head.bias = padded(bias, static_cast<std::int64_t>(size_of(bias.dtype)), leading,
                        head.bias_room, stream);
+  }
   head.classes = leading;
   return head;
 }
