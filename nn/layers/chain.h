@@ -35,7 +35,7 @@ struct ResidualStream {
   // What leaves a unit at a checkpoint or the end of a pipeline stage: the collapsed stream and, if
   // there are any, the encoder's hidden states.
   std::vector<Value> carried(Context& context) &&;
-  static ResidualStream of(std::vector<Value> carried);
+  static ResidualStream of(std::vector<Value> carried);  // from what carried() returned
   // Adds the pending branch and normalises; the sum becomes the new residual.
   Value norm(Context& context, NormLike& norm);
 };

@@ -40,7 +40,7 @@ std::optional<std::int64_t> GenerationConfig::id(const std::string& name,
                                                  const nlohmann::ordered_json& config) const {
   std::optional<std::int64_t> found;
   const nlohmann::json fields =
-      read_.empty() ? nlohmann::json(config) : nlohmann::json::parse(read_);
+      read_.empty() ? nlohmann::json(config) : parse_json(read_, "generation_config.json");
   ConfigReader(fields, "generation_config.json").first_integer(name, found);
   return found;
 }

@@ -231,16 +231,10 @@ TEST_P(Elementwise, ComputesSwiglu) {
         k.elementwise().swiglu_backward(g, u, dout, out[0], out[1], {});
       };
       verify(
-          "swiglu_backward",
-          [&] {
-            return Hosts{Host(shape, dtype), Host(shape, dtype)};
-          },
+          "swiglu_backward", [&] { return Hosts{Host(shape, dtype), Host(shape, dtype)}; },
           [&](Kernels& k, Hosts& out) { backward(k, gate, up, out); }, {1e-6, 1e-6});
       verify(
-          "swiglu_backward in place",
-          [&] {
-            return Hosts{gate, up};
-          },
+          "swiglu_backward in place", [&] { return Hosts{gate, up}; },
           [&](Kernels& k, Hosts& out) { backward(k, out[0], out[1], out); }, {1e-6, 1e-6});
     }
 }

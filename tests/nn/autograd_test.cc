@@ -92,13 +92,9 @@ TEST_F(Autograd, RefusesWhatDoesNotFit) {
   const Value x = tape.leaf(rig.tensor({2, 8}, 5));
   const Value y = layer(x);
   EXPECT_THAT(error_of([&] { tape.backward(context, y); }), HasSubstr("more than one element"));
-  EXPECT_THAT(error_of([&] {
-                tape.backward(context, y, rig.tensor({2, 7}, 1));
-              }),
+  EXPECT_THAT(error_of([&] { tape.backward(context, y, rig.tensor({2, 7}, 1)); }),
               HasSubstr("a gradient [2, 7] for an output [2, 8]"));
-  EXPECT_THAT(error_of([&] {
-                other.backward(context, y, rig.tensor({2, 8}, 1));
-              }),
+  EXPECT_THAT(error_of([&] { other.backward(context, y, rig.tensor({2, 8}, 1)); }),
               HasSubstr("not on this tape"));
   EXPECT_THAT(error_of([&] { tape.backward(context, Value{x.tensor}, x.tensor); }),
               HasSubstr("not on this tape"));
@@ -288,8 +284,7 @@ TEST_F(Autograd, ATensorWrittenAfterItWasSavedIsNoticed) {
     return error_of([&] { tape.backward(context, y, gradient); });
   };
   const Tensor x = rig.tensor({2, 3, 8}, 8);
-  const std::string line = attempt(
-      x, [&](const Value& v) { return layer(v, kPlain); }, x, seed);
+  const std::string line = attempt(x, [&](const Value& v) { return layer(v, kPlain); }, x, seed);
   EXPECT_THAT(line, HasSubstr("linear: a tensor [2, 3, 8] saved for backward was written to"));
   EXPECT_THAT(line, HasSubstr("do not write in place"));
   EXPECT_THAT(

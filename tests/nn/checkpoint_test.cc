@@ -312,9 +312,7 @@ TEST_F(Checkpoint, NoticesAFunctionThatChanged) {
       },
       tape.leaf(rig.tensor({3, 8}, 5)));
   columns = 4;
-  EXPECT_THAT(error_of([&] {
-                tape.backward(context, y, rig.tensor({3, 8}, 6));
-              }),
+  EXPECT_THAT(error_of([&] { tape.backward(context, y, rig.tensor({3, 8}, 6)); }),
               AllOf(HasSubstr("the recomputation gave [3, 4], the first run [3, 8]"),
                     HasSubstr("must depend on its input alone")));
 }

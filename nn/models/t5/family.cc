@@ -5,7 +5,7 @@
 namespace shoal::nn {
 namespace {
 
-EncoderDecoderConfig defaults() {
+EncoderDecoderConfig t5_defaults() {
   EncoderDecoderConfig config;
   config.model_type = "t5";
   config.vocab_size = 32128;
@@ -60,7 +60,7 @@ const EncoderDecoderFamily& t5_family() {
       .relative = "layer.0.SelfAttention.relative_attention_bias",
       .logits_bias = "",
       .activations = {"relu", "gelu", "gated-gelu", "gated-relu"},
-      .defaults = defaults(),
+      .defaults = t5_defaults(),
       .fields = {{"vocab_size", &Config::vocab_size},
                  {"d_model", &Config::d_model},
                  {"d_kv", &Config::head_dim},

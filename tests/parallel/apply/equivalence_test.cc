@@ -117,11 +117,11 @@ std::vector<Layout> rotary_layouts() {
           Layout{.tp = 4, .microbatches = 2, .prescaled = true},
           Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
           Layout{.rdp = 2,
-          .pp = 2,
-          .microbatches = 2,
-          .checkpoint_group = 2,
-          .offload = true,
-          .sharding = 2},
+                 .pp = 2,
+                 .microbatches = 2,
+                 .checkpoint_group = 2,
+                 .offload = true,
+                 .sharding = 2},
           Layout{.rdp = 4, .checkpoint_group = 1, .sharding = 3},
           Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 2}}) {
       layout.task = task;
