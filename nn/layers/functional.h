@@ -85,8 +85,7 @@ Value positions_at(Context& context, const Value& x, const Tensor& positions);
 Value rows_at(Context& context, const Value& x, const Tensor& numbers);
 // The same for targets i32 [..] -> [n]; a negative number gives -1 (no target).
 Tensor targets_at(Context& context, const Tensor& targets, const Tensor& numbers);
-// [B, T, C] -> [B, C, T]
-Value transpose_samples(Context& context, const Value& x);
+Value transpose_samples(Context& context, const Value& x);  // [B, T, C] -> [B, C, T]
 
 struct AttentionOptions {  // options of attention()
   std::int64_t heads = 1;
@@ -99,15 +98,12 @@ struct AttentionOptions {  // options of attention()
   std::int64_t head_offset = 0;    // global index of local head 0
   // Optional u8 [B, S], 1 for visible keys; or i32 [B], the number of leading visible keys.
   Tensor key_mask{};
-  Tensor sequences{};  // optional i32 [B, n] (AttentionShape::sequences); not with key_mask
-  // Optional bias by relative position, [1, all heads, T + S - 1], in the dtype of the activations
-  // (AttentionShape::relative_bias). The call uses `heads` of its rows from head_offset on.
-  Value relative_bias{};
+  Tensor sequences{};     // optional i32 [B, n] (AttentionShape::sequences); not with key_mask
+  Value relative_bias{};  // optional [1, all heads, T + S - 1] (AttentionShape::relative_bias)
 };
 // qkv [B, T, 3·H·D] of a fused projection -> [B, T, H·D], without copies.
 Value attention(Context& context, const Value& qkv, const AttentionOptions& options);
-// With separate queries [B, T, H·D], and keys and values [B, S, key_heads·D]. Without causality S
-// may differ from T (cross-attention).
+// With queries [B, T, H·D], and keys and values [B, S, key_heads·D]; if causal, S = T.
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options);
 

@@ -173,9 +173,7 @@ TEST(ModelType, IsNeverAGuess) {
   EXPECT_EQ(complete_causal_lm_config({{"architectures", {"LlamaForCausalLM"}}},
                                       "config.json")["model_type"],
             "llama");
-  EXPECT_THAT(test::error_text([] {
-                (void)with_model_type({{"model_type", 5}}, "config.json");
-              }),
+  EXPECT_THAT(test::error_text([] { (void)with_model_type({{"model_type", 5}}, "config.json"); }),
               HasSubstr("has model_type: 5, where a string is expected"));
 }
 

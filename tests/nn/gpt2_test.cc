@@ -423,10 +423,9 @@ TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {
                                    whole.narrowed(0, b, 1).narrowed(1, done - 1, 1).reshaped({61}),
                                    dtype == DType::f32 ? 1e-5 : 2e-2));
     }
-    EXPECT_THAT(message_of([&] {
-                  model.gpt2.decode(model.context, model.ids({2, 1}, {0, 0}), cache);
-                }),
-                HasSubstr("13 positions in a key-value cache of 12"));
+    EXPECT_THAT(
+        message_of([&] { model.gpt2.decode(model.context, model.ids({2, 1}, {0, 0}), cache); }),
+        HasSubstr("13 positions in a key-value cache of 12"));
   }
 }
 

@@ -105,9 +105,8 @@ TEST(WrittenConfig, AListOfIdsHoldsIds) {
   for (const char* type : {"gpt2", "llama", "qwen3"}) {
     const json good{{"model_type", type}, {"eos_token_id", {4, 5}}};
     EXPECT_EQ(known_decoder_fields(good, "c", DecoderHead::causal_lm)["eos_token_id"], 4);
-    EXPECT_THAT(test::error_text([&] {
-                  (void)written({{"model_type", type}, {"eos_token_id", {4, "x"}}});
-                }),
+    EXPECT_THAT(test::error_text(
+                    [&] { (void)written({{"model_type", type}, {"eos_token_id", {4, "x"}}}); }),
                 HasSubstr("eos_token_id: [4,\"x\"], where a token id or a list of them"));
   }
 }

@@ -66,7 +66,7 @@ nlohmann::json json_of(const ConfigField& field, const DecoderConfig& config) {
 
 // "n_embd": the family's name of a member; empty if config.json does not have it.
 template <typename Value>
-std::string_view name_of(const DecoderFamily& family, Value DecoderConfig::*member) {
+std::string_view name_of(const DecoderFamily& family, Value DecoderConfig::* member) {
   for (const ConfigField& field : family.fields)
     if (const auto* const known = std::get_if<Value DecoderConfig::*>(&field.member);
         known != nullptr && *known == member)
@@ -77,7 +77,7 @@ std::string_view name_of(const DecoderFamily& family, Value DecoderConfig::*memb
 void check_sizes_of(const DecoderConfig& config, const DecoderFamily& family) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
   struct Size {
-    std::int64_t DecoderConfig::*member;
+    std::int64_t DecoderConfig::* member;
     std::int64_t least, most;
   };
   const std::int64_t inner = family.defaults.intermediate_size == 0 ? 0 : 1;

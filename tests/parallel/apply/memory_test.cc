@@ -324,7 +324,7 @@ TEST(LayoutMemory, StochasticRoundingTakesFourBytesAnElementLess) {
       {2 * all, 4 * all, 8 * all});
   for (const Held& rank :
        held({2, 1, 1}, {.plan = {.sharding = {.level = 3}, .precision = {.dtype = DType::bf16}},
-                       .rounding_seed = 1}))
+                        .rounding_seed = 1}))
     expect_state(rank, {2 * all / 2, 4 * all / 2, 8 * all / 2});
 }
 

@@ -312,9 +312,7 @@ TEST(Pipeline, RefusesStagesThatAreNotTheSchedules) {
     const auto text = [&](auto&& body) { return test::error_text(body); };
     EXPECT_THAT(text([&] { PipelineExecutor(schedule, *pp, {}); }),
                 HasSubstr("gives stage 0 to rank 0 of the pipeline, and rank 0 lacks it"));
-    EXPECT_THAT(text([&] {
-                  ChainStage(model.context, model.gpt2, {3, 12}, {});
-                }),
+    EXPECT_THAT(text([&] { ChainStage(model.context, model.gpt2, {3, 12}, {}); }),
                 HasSubstr("units [3, 12) of a model of 9"));
     Rank rank(model, schedule, 0);
     rank.stages.at(0)->begin(std::span(model.microbatches).first(1));

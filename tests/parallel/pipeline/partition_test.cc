@@ -222,21 +222,13 @@ TEST(Partition, ByHandIsUsedAsGiven) {
               HasSubstr("'x' in the partition '3,x,1'"));
   EXPECT_THAT(error_text([&] { partition_by_counts(units, "3,1", three); }),
               HasSubstr("4 units on 2 stages, the model 5 units on 3 stages"));
-  EXPECT_THAT(error_text([&] {
-                partition_by_assignment(units, {{"u1", 1}, {"u3", 2}}, 0, three);
-              }),
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u1", 1}, {"u3", 2}}, 0, three); }),
               AllOf(HasSubstr("unit 'u2' is on partition 0"), HasSubstr("before it is on 1")));
-  EXPECT_THAT(error_text([&] {
-                partition_by_assignment(units, {{"u4", 1}}, 0, three);
-              }),
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 1}}, 0, three); }),
               HasSubstr("partition 2 has no units"));
-  EXPECT_THAT(error_text([&] {
-                partition_by_assignment(units, {{"u4", 3}}, 0, three);
-              }),
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"u4", 3}}, 0, three); }),
               HasSubstr("partition 3 of 3"));
-  EXPECT_THAT(error_text([&] {
-                partition_by_assignment(units, {{"v4", 1}}, 0, three);
-              }),
+  EXPECT_THAT(error_text([&] { partition_by_assignment(units, {{"v4", 1}}, 0, three); }),
               HasSubstr("did you mean u4?"));
 }
 

@@ -56,9 +56,9 @@ TEST(TrainerPacked, MeshesTrainAsOneRankDoes) {
                              {.tp = 2, .microbatches = 2, .more = {{"prescaled_batch", true}}},
                              {.tp = 2, .more = {{"prescaled_batch", true}, {"optimize", "speed"}}},
                              {.rdp = 2,
-                             .pp = 2,
-                             .microbatches = 2,
-                             .more = {{"sharding_strategy", "SHARD_GRAD_OP"}}},
+                              .pp = 2,
+                              .microbatches = 2,
+                              .more = {{"sharding_strategy", "SHARD_GRAD_OP"}}},
                              {.pp = 2, .tp = 2, .microbatches = 2}}) {
       // Replicas fill the last batch of an epoch with earlier rows.
       if (rows == 41 && layout.rdp > 1) continue;
