@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/self_attention.h"
 
 namespace shoal::nn {
 

@@ -6,6 +6,7 @@
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/self_attention.h"
 #include "shoal/parallel/pipeline/generate.h"
 #include "shoal/runtime/base/error.h"
 

@@ -5,6 +5,7 @@
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/self_attention.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 
 namespace shoal::parallel {

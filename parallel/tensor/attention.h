@@ -2,7 +2,7 @@
 // rank has 1/tp of them, in order.
 #pragma once
 
-#include "shoal/nn/layers/layers.h"
+#include "shoal/nn/layers/self_attention.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
 namespace shoal::parallel {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/layers/self_attention.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
