@@ -8,6 +8,7 @@
 #include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/nn/layers/feed_forward.h"
 #include "shoal/nn/layers/relative_positions.h"
+#include "shoal/nn/layers/self_attention.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/parallel/tensor/replace.h"
