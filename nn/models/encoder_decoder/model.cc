@@ -145,10 +145,7 @@ ResidualStream EncoderDecoder::forward_unit(Context& context, int unit, Residual
                            .forward(context, std::move(stream), {.key_mask = input.decoder_mask},
                                     {.key_mask = input.key_mask});
   // A later sum would draw dropout with the encoder's positions.
-  if (positions.differ()) {
-    out.residual = std::move(out).collapse(context);
-    out.branch.reset();
-  }
+  if (positions.differ()) return ResidualStream::of(std::move(out).carried(context));
   return out;
 }
 
