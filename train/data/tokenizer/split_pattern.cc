@@ -35,6 +35,9 @@ using Range = SplitRange;
 
 constexpr std::size_t kLongestPattern = 1'024, kShownPattern = 120;
 constexpr std::int64_t kMostGroups = 64;
+// ICU saves positions in a stack that doubles: 4 MB of positions take 8 MB, and 12 MB while it
+// grows.
+constexpr std::int32_t kMostPositionBytes = 4'000'000;
 
 [[noreturn]] void refuse(const std::string& source, std::string_view what) {
   throw Error(
@@ -105,20 +108,57 @@ PatternCosts costs_of(std::string_view pattern, const std::string& source) {
                       std::min(longest, kLongest) / 4};
 }
 
+// Adds up what ICU takes to compile the classes of a pattern. A unit is one \p{..}, 0.1 ms. In a
+// group "(?i:", ICU adds the other cases of every character of a class.
+class ClassCosts {
+ public:
+  explicit ClassCosts(const std::string& source) : source_(source) {}
+
+  void open_group(bool ignores_case) {
+    ignores_case_.push_back(ignores_case_.back() || ignores_case);
+  }
+  void close_group() {
+    if (ignores_case_.size() > 1) ignores_case_.pop_back();
+  }
+  void add_property() { add(ignores_case_.back() ? 12 : 1); }
+  void add_word() { add(ignores_case_.back() ? 32 : 4); }
+  // A character of a set that may end a range of many thousand characters.
+  void add_beyond_ascii() { add(ignores_case_.back() ? kMost + 1 : 0); }
+
+ private:
+  static constexpr std::int64_t kMost = 64;
+
+  void add(std::int64_t units) {
+    sum_ += units;
+    if (sum_ <= kMost) return;
+    refuse(source_, ignores_case_.back()
+                        ? "more classes or characters beyond ASCII in '(?i:' than compile in time"
+                        : "more classes than compile in time");
+  }
+
+  const std::string& source_;
+  std::vector<bool> ignores_case_{false};
+  std::int64_t sum_ = 0;
+};
+
 // Rewrites syntax that ICU spells differently (Oniguruma's \s is White_Space, ICU's is not).
 // Rejects syntax that ICU would interpret differently.
 std::string to_icu(std::string_view pattern, const std::string& source) {
   std::string icu;
+  ClassCosts classes(source);
   int set_depth = 0;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
     if (c == '\\') {
+      if (next == 'w' || next == 'W') classes.add_word();
+      if (next == 'x' && set_depth > 0) classes.add_beyond_ascii();
       if (const char* spelling = icu_escape(next)) {
         icu += spelling;
       } else if ((next == 'p' || next == 'P') && pattern.substr(i + 2).starts_with('{')) {
         const std::size_t close = std::min(pattern.find('}', i), pattern.size() - 1);
         icu += pattern.substr(i, close + 1 - i);
+        classes.add_property();
         i = close;
         continue;
       } else if (std::isalnum(static_cast<unsigned char>(next)) == 0 ||
@@ -140,6 +180,9 @@ std::string to_icu(std::string_view pattern, const std::string& source) {
       continue;
     }
     if (set_depth == 0 && c == '}' && next == '+') refuse(source, "'}+'");
+    if (set_depth > 0 && static_cast<unsigned char>(c) >= 0x80) classes.add_beyond_ascii();
+    if (set_depth == 0 && c == '(') classes.open_group(pattern.substr(i + 1).starts_with("?i:"));
+    if (set_depth == 0 && c == ')') classes.close_group();
     if (c == '(' && next == '?') {
       const std::string_view rest = pattern.substr(i + 2);
       bool known = false;
@@ -331,6 +374,7 @@ SplitPattern SplitPattern::literal(std::string text, SplitBehavior behavior, boo
 struct SplitPattern::Run::Matcher {
   explicit Matcher(const Compiled& compiled_in) : compiled(compiled_in) {
     matcher.reset(compiled.pattern->matcher(status));
+    if (matcher) matcher->setStackLimit(kMostPositionBytes, status);
     if (matcher && U_SUCCESS(status)) watch(*matcher, compiled.costs, status);
   }
   ~Matcher() { utext_close(input); }

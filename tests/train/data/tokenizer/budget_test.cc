@@ -461,10 +461,16 @@ TEST(TokenizerBudget, UsualPatternsHaveNoLimitToMeet) {
 }
 
 TEST(TokenizerBudget, PatternsToCompile) {
-  std::string classes;
-  for (int i = 0; i < 200'000; ++i) classes += "\\p{L}";
+  const auto repeated = [](std::string_view piece, std::size_t times) {
+    std::string text;
+    for (std::size_t i = 0; i < times; ++i) text += piece;
+    return text;
+  };
   for (const std::string& pattern :
-       {classes, classes.substr(0, 1'000), std::string(1'000'000, 'a'),
+       {repeated("\\p{L}", 200'000), repeated("\\p{L}", 200), repeated("\\p{L}", 64),
+        repeated("\\w", 16), "(?i:" + repeated("\\p{L}", 5) + ")",
+        "(?i:" + repeated("\\w", 2) + ")", "(?i:" + repeated("[b-\\x{10ffff}]", 20) + ")",
+        "(?i:(" + repeated("[b-\U0010ffff]", 20) + "))", std::string(1'000'000, 'a'),
         std::string(2'000, '(') + std::string(2'000, ')'),
         std::string("(?:(?:(?:a{1,1000}){1,1000}){1,1000}){1,1000}"), std::string("a{2147483647}")})
     within_budget(pattern.size(), pattern.substr(0, 40),
