@@ -13,6 +13,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/safetensors.h"
 
 namespace shoal {
@@ -531,6 +533,16 @@ TEST_F(Shoal, GenerateObeysItsOptions) {
   std::string endless;
   for (int i = 0; i < 200; ++i) endless += "the shoal ";
   expect_refused(generate({"-p", endless}), "the model 64 positions");
+}
+
+TEST_F(Shoal, WritesAModelCardButNotOverAPersons) {
+  ASSERT_EQ(train().status, 0);
+  EXPECT_THAT(read_text_file(out() + "/README.md"), HasSubstr("- training_steps: 6\n"));
+  std::ofstream(out() + "/README.md") << "# Mine\n";
+  const auto again = train({"--overwrite_output_dir", "true", "--max_steps", "3"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(read_text_file(out() + "/README.md"), "# Mine\n");
+  EXPECT_THAT(again.out, HasSubstr("README.md is not generated and stays as it is"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/command/console_of_rank.h"
 #include "shoal/train/command/data_options.h"
+#include "shoal/train/command/model_card.h"
 #include "shoal/train/command/peak.h"
 #include "shoal/train/command/run_settings.h"
 #include "shoal/train/command/stop_signals.h"
@@ -150,6 +151,7 @@ class RankRun {
     if (main_rank_ && stopped_by == 0) {
       all = all_results();
       output_.write_results("all", all);
+      if (a_.do_train) write_card(all);
     }
     if (all.is_null()) all = nlohmann::ordered_json::object();
     if (rank_.guest != nullptr) rank_.guest->metrics = std::move(all);
@@ -279,6 +281,14 @@ class RankRun {
   void prepare_evaluation() {
     say_notices();  // evaluation sets may have skipped rows, too
     trainer_->take_output_dir();
+  }
+  void write_card(const nlohmann::ordered_json& results) {
+    constexpr const char* kCard = "README.md";
+    const std::string path = a_.output_dir + "/" + kCard;
+    if (path_exists(path) && !is_generated_card(read_text_file(path)))
+      return say(fmt::format("note: {} is not generated and stays as it is", path));
+    output_.write(
+        {{kCard, model_card(rank_.arguments, rank_.world.size, trainer_->state(), results)}});
   }
   // Like transformers' save_metrics(combined=True): a run that only evaluates adds its results to
   // those in output_dir. A training run replaces them.
