@@ -43,6 +43,7 @@ std::string page(std::span<const RunLog> runs, const std::string& program) {
   text += learning_section(runs);
   text += speed_section(runs);
   text += memory_section(runs);
+  text += machine_section(runs);
   text += forecast_section(runs);
   text += evaluation_section(runs);
   text += settings_section(runs);

@@ -20,6 +20,8 @@ std::string comparison_section(Runs runs);
 std::string learning_section(Runs runs);
 std::string speed_section(Runs runs);
 std::string memory_section(Runs runs);
+// Processor, memory and network by rank; empty for runs that have not recorded them.
+std::string machine_section(Runs runs);
 std::string evaluation_section(Runs runs);
 // Predicted beside measured, for runs with a prediction; otherwise empty.
 std::string forecast_section(Runs runs);

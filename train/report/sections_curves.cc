@@ -255,6 +255,53 @@ std::string speed_section(Runs runs) {
   return cards.html("Speed");
 }
 
+// The ranks' values of "NAME_rankN": a curve for each of the first few ranks of one run, or the
+// largest value of each run.
+Plot by_rank(Runs runs, const std::string& title, const std::string& name) {
+  Plot plot{.title = title, .curves = {}, .missing = kOfTraining};
+  plot.y.from_zero = true;
+  const std::string prefix = name + "_rank";
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::vector<Curve> curves;
+    for (const std::string& column : runs[i].training.names())
+      if (column.starts_with(prefix))
+        curves.push_back({.name = "rank " + column.substr(prefix.size()),
+                          .colour = static_cast<int>(curves.size()) % kColours,
+                          .smooth = true,
+                          .values = column_of(runs[i].training, column)});
+    if (curves.empty()) continue;
+    if (runs.size() == 1 && curves.size() <= kColours) {
+      plot.curves = std::move(curves);
+      continue;
+    }
+    Curve most = curves.front();
+    for (const Curve& curve : curves)
+      for (std::size_t at = 0; at < std::min(most.values.y.size(), curve.values.y.size()); ++at)
+        most.values.y[at] = std::max(most.values.y[at], curve.values.y[at]);
+    most.name = curve_name(runs, runs[i], "the rank with most");
+    most.colour = colour_of_run(i);
+    plot.curves.push_back(std::move(most));
+  }
+  return plot;
+}
+
+std::string machine_section(Runs runs) {
+  Cards cards;
+  Plot cores = by_rank(runs, "Processor cores in use", "processor_cores");
+  Plot memory = by_rank(runs, "Memory of the processes", "resident_bytes");
+  Plot network = by_rank(runs, "Network of the hosts", "network_rate");
+  memory.y.unit = Unit::bytes;
+  network.y.unit = Unit::bytes;
+  network.unit_name = "per second";
+  network.note = "Sent and received by the kernel's interfaces: not the loopback, not EFA.";
+  bool any = false;
+  for (const Plot* plot : {&cores, &memory, &network}) {
+    if (!plot->empty()) cards.add(*plot);
+    any = any || !plot->empty();
+  }
+  return any ? cards.html("Machines") : "";
+}
+
 std::string memory_section(Runs runs) {
   Cards cards;
   Plot plot = plot_of(runs, "Memory of rank 0", "memory_peak_bytes", "the most so far");

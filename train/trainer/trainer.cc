@@ -264,6 +264,7 @@ void Trainer::Impl::log(nlohmann::ordered_json record, const StepReport* report)
     record["elapsed"] = report->elapsed;
     add_where_time_went(record);
     loader_monitor.add_to(record);
+    use_monitor.add_to(record);
     if (const auto now = engine->reduced(); now && ranks() > 1) {  // since the last record
       const parallel::ReducerStatistics reduced = *now - reduced_when_logged;
       reduced_when_logged = *now;
@@ -324,6 +325,7 @@ void Trainer::Impl::log_window(const StepReport& report) {
                               available_cores(), report.elapsed, state.global_step);
       !hint.empty())
     say(hint);
+  use_monitor.look(parts.communicator->host(), report.elapsed);
   log(std::move(record), &report);
 }
 

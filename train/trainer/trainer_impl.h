@@ -24,6 +24,7 @@
 #include "shoal/train/trainer/loader_monitor.h"
 #include "shoal/train/trainer/plan.h"
 #include "shoal/train/trainer/trainer.h"
+#include "shoal/train/trainer/use_monitor.h"
 
 namespace shoal {
 
@@ -43,6 +44,7 @@ struct Trainer::Impl {
   std::optional<StepPlan> plan;
   StreamState stream;  // where the next step begins, if the training set is a stream
   LoaderMonitor loader_monitor;
+  UseMonitor use_monitor;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
   // On each owner of output_dir: held from train() until the Trainer and its writer are destroyed,

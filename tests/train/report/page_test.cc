@@ -153,6 +153,28 @@ TEST(Page, ShowsAWholeRun) {
   EXPECT_EQ(html, page({&run, 1}, "shoal 1"));  // to the byte
 }
 
+TEST(Page, ShowsTheMachinesByRank) {
+  std::string metrics;
+  for (int step = 10; step <= 30; step += 10)
+    metrics += fmt::format(R"({{"loss": 1.5, "step": {}, "processor_cores_rank0": 0.5,)"
+                           R"( "processor_cores_rank1": 1.5, "resident_bytes_rank0": 1e6,)"
+                           R"( "resident_bytes_rank1": 2e6}})"
+                           "\n",
+                           step);
+  const RunLog run = run_of("two", metrics);
+  const std::string html = page({&run, 1}, "shoal 1");
+  expect_sound(html);
+  EXPECT_THAT(html, HasSubstr("<h2>Machines</h2>"));
+  EXPECT_THAT(html, HasSubstr("<h3>Processor cores in use</h3>"));
+  EXPECT_THAT(html, HasSubstr("<title>step 10\nrank 0: 0.5000\nrank 1: 1.500"));
+  EXPECT_THAT(html, Not(HasSubstr("Network of the hosts")));
+  // Beside another run, each has one curve: its rank with most.
+  const std::vector<RunLog> both = {run, run_of("other", metrics)};
+  const std::string beside = page(both, "shoal 1");
+  EXPECT_THAT(beside, HasSubstr("the rank with most"));
+  EXPECT_THAT(beside, Not(HasSubstr("rank 0: 0.5")));
+}
+
 TEST(Page, PinnedMemoryHasItsOwnTable) {
   RunLog run = usual("gpu", 1);
   EXPECT_THAT(page({&run, 1}, "shoal 1"), Not(HasSubstr("Pinned on the host")));

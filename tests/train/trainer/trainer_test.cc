@@ -453,6 +453,8 @@ TEST(TrainerLog, LogsExposedCommunicationAndBucketsChangeNothing) {
   EXPECT_GT(record.at("exposed_communication_seconds").get<double>(), 0);
   EXPECT_GE(record.at("hidden_communication_share").get<double>(), 0);
   EXPECT_LE(record.at("hidden_communication_share").get<double>(), 1);
+  EXPECT_GT(record.at("processor_cores_rank1").get<double>(), 0);
+  EXPECT_GT(record.at("resident_bytes_rank1").get<double>(), 1 << 20);
 }
 
 TEST(TrainerLog, LogsTheTimeAndTheMemoryOfAStep) {
