@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/runtime/io/byte_source.h"
-#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/safetensors.h"
 
 namespace shoal {
