@@ -1,20 +1,15 @@
 #include "shoal/runtime/base/process_use.h"
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "shoal/runtime/base/control_groups.h"
+
 namespace shoal {
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
@@ -42,10 +37,10 @@ ProcessUse process_use(const std::string& root) {
   ProcessUse use;
   if (rusage kernel{}; ::getrusage(RUSAGE_SELF, &kernel) == 0)
     use.processor_seconds = seconds(kernel.ru_utime) + seconds(kernel.ru_stime);
-  std::istringstream pages(text_of(root + "/proc/self/statm"));
+  std::istringstream pages(read_kernel_file(root + "/proc/self/statm").value_or(""));
   std::int64_t size = 0, resident = 0;
   if (pages >> size >> resident) use.resident_bytes = resident * ::sysconf(_SC_PAGESIZE);
-  add_network(use, text_of(root + "/proc/net/dev"));
+  add_network(use, read_kernel_file(root + "/proc/net/dev").value_or(""));
   return use;
 }
 

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/runtime/io/json_fields.h"
+
 namespace shoal::command {
 namespace {
 
@@ -124,9 +126,13 @@ std::string table_of(const nlohmann::json& log_history) {
   for (const nlohmann::json& record : log_history) {
     if (record.contains("loss")) loss = text_of(record["loss"]);
     if (!record.contains("eval_loss")) continue;
+    const auto field_text = [&](const char* name) {
+      const nlohmann::json* value = find_field(record, name);
+      return value == nullptr ? std::string() : text_of(*value);
+    };
     Fields row = {{"Training Loss", loss},
-                  {"Epoch", text_of(record.value("epoch", nlohmann::json()))},
-                  {"Step", text_of(record.value("step", nlohmann::json()))},
+                  {"Epoch", field_text("epoch")},
+                  {"Step", field_text("step")},
                   {"Validation Loss", text_of(record["eval_loss"])}};
     for (const auto& [name, value] : record.items())
       if (is_quality(name) && name != "eval_loss") row.emplace_back(title_of(name), text_of(value));
