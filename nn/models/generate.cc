@@ -12,6 +12,14 @@ namespace shoal::nn {
 std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
                         const GenerationOptions& options, double uniform) {
   SHOAL_CHECK(vocabulary > 0, "a choice among {} tokens", vocabulary);
+  options.check(vocabulary);
+  SHOAL_CHECK(
+      !options.searches_beams() && options.num_return_sequences == 1 &&
+          options.repetition_penalty == 1 && options.no_repeat_ngram_size == 0 &&
+          options.bad_words_ids.empty() && options.min_length == 0 && options.min_new_tokens == 0 &&
+          options.min_p == 0 && !options.forced_bos_token_id && !options.forced_eos_token_id &&
+          options.suppress_tokens.empty() && options.begin_suppress_tokens.empty() && !options.ends,
+      "beams, score processors, min_p, forced tokens and ends() are not generated with yet");
   // NaN compares false with everything, so a broken model would always choose token 0. Infinite
   // weights below would do the same.
   for (std::int64_t i = 0; i < vocabulary; ++i)
@@ -20,10 +28,6 @@ std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
   SHOAL_CHECK(std::isfinite(*best), "the largest logit is {}: the model's numbers have overflowed",
               *best);
   if (!options.do_sample) return static_cast<std::int32_t>(best - logits);
-  SHOAL_CHECK(options.temperature > 0, "temperature {} is not above 0; greedy is do_sample false",
-              options.temperature);
-  SHOAL_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p {} is not in (0, 1]", options.top_p);
-  SHOAL_CHECK(options.top_k >= 0, "top_k {} is negative", options.top_k);
   std::vector<std::int32_t> order(static_cast<std::size_t>(vocabulary));
   std::iota(order.begin(), order.end(), 0);
   const auto keep = static_cast<std::size_t>(options.top_k > 0 ? std::min(options.top_k, vocabulary)

@@ -6,19 +6,9 @@
 #include <vector>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/generation/options.h"
 
 namespace shoal::nn {
-
-// Hugging Face's names and order: temperature, then top-k, then top-p.
-struct GenerationOptions {
-  std::int64_t max_new_tokens = 20;
-  bool do_sample = false;  // false: greedy; the lowest id wins a tie
-  double temperature = 1.0;
-  std::int64_t top_k = 50;  // 0: all
-  double top_p = 1.0;       // 1: all
-  std::uint64_t seed = 42;
-  std::vector<std::int32_t> stop_tokens = {};  // usually end-of-text; kept in the output
-};
 
 // Continues `prompt` (at least one id; prompt + max_new_tokens <= positions) and returns the new
 // tokens. `sample` separates equal prompts with the same seed. `on_token` receives each token;
