@@ -233,6 +233,8 @@ Value attend_to_cache(Context& context, std::span<const Value> inputs, std::int6
   SHOAL_CHECK(!inputs[0].needs_gradient() && !context.training(),
               "a key-value cache serves inference: set evaluate mode and no tape");
   SHOAL_CHECK(!options.sequences.defined(), "a key-value cache holds one text a row, not several");
+  if (!cache.entries.defined() && cache.capacity > 0)
+    cache.entries = context.empty({batch, cache.capacity, 2 * width}, in.tensors[0].dtype());
   SHOAL_CHECK(cache.entries.defined() && cache.entries.shape()[0] == batch &&
                   cache.entries.shape()[2] == 2 * width &&
                   cache.entries.dtype() == in.tensors[0].dtype(),

@@ -27,7 +27,8 @@ ResidualNorm RmsNorm::forward(Context& context, const Value& residual, const Val
 const Tensor& RotaryTable::of(const Context& context, std::int64_t positions, bool packed) {
   const bool varies = !angles_.long_frequencies.empty();
   SHOAL_CHECK(!packed || !varies,
-              "longrope's angles depend on the longest text, which packed rows hide: do not pack");
+              "longrope's angles depend on the longest text, which packed or padded rows hide: do "
+              "not pack, and generate from prompts of one length");
   const bool is_long = varies && positions > angles_.short_positions;
   const std::vector<float>& frequencies = is_long ? angles_.long_frequencies : angles_.frequencies;
   std::vector<Tensor>& tables = tables_[is_long ? 1 : 0];
@@ -103,9 +104,7 @@ Value GroupedSelfAttention::forward(Context& context, const Value& x, const Atte
   const Value q = rotated_heads(context, *q_proj, q_norm, x, table, first, input.positions),
               k = rotated_heads(context, *k_proj, k_norm, x, table, first, input.positions),
               v = v_proj->forward(context, x);
-  return o_proj->forward(context, input.cache
-                                      ? cached_attention(context, q, k, v, *input.cache, options)
-                                      : attention(context, q, k, v, options));
+  return o_proj->forward(context, attend_to(context, q, {k, v}, input, options));
 }
 
 AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,

@@ -1,7 +1,9 @@
 // Further operations, used only by Shoal's own layers. Not installed.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +22,21 @@ Value cached_attention(Context& context, const Value& qkv, KeyValueCache& cache,
 Value cached_attention(Context& context, const Value& queries, const Value& keys,
                        const Value& values, KeyValueCache& cache, const AttentionOptions& options);
 
+// Row r of the result is row rows[r] of x. Of dim 1, only the first `used` are copied (-1: all).
+Tensor selected_rows(Context& context, const Tensor& x, std::span<const std::int64_t> rows,
+                     std::int64_t used = -1);
+void select_rows(Context& context, KeyValueCache& cache, std::span<const std::int64_t> rows);
+
+struct KeysAndValues {
+  Value keys, values;
+};
+// The input's encoded_keys, which the first call computes; without them, computes at every call.
+KeysAndValues keys_and_values(const AttentionInput& input,
+                              const std::function<KeysAndValues()>& compute);
+// attention(), or cached_attention(), as the input has a cache.
+Value attend_to(Context& context, const Value& queries, const KeysAndValues& seen,
+                const AttentionInput& input, const AttentionOptions& options);
+
 // a · b, of equal shapes
 Value multiply(Context& context, const Value& a, const Value& b);
 Value scaled(Context& context, const Value& x, float factor);  // factor · x
@@ -31,8 +48,8 @@ struct AttentionLinears {
 AttentionLinears linears_of(const SelfAttentionConfig& config);
 // The options of its attention(), for all heads; under tensor parallelism the caller sets its own.
 AttentionOptions attention_options(Context& context, const SelfAttentionConfig& config,
-                                   const Dropout& dropout, const Tensor& key_mask,
-                                   std::int64_t queries, std::int64_t keys);
+                                   const Dropout& dropout, const AttentionInput& input,
+                                   const Tensor& queries, const Tensor& keys);
 
 // The Function of a loss whose forward also computed its gradients. Backward returns dx, undefined
 // if x is a constant, and ends one use of each of `parameters`, which may be null. `name` must have

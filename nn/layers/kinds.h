@@ -41,11 +41,13 @@ class EmbeddingLike : public Module {  // looks up rows of a table
 
 // Keys and values of one block's earlier positions, for generation. Filled in place.
 struct KeyValueCache {
-  Tensor entries;           // [B, capacity, 2·W]: for each position its key, then its value
-  std::int64_t length = 0;  // positions filled
+  Tensor entries{};           // [B, capacity, 2·W]: for each position its key, then its value
+  std::int64_t length = 0;    // positions filled
+  std::int64_t capacity = 0;  // of undefined entries: the first call makes so many
 };
 
-// Keys and values of one block's cross-attention, for generation. The first call fills them.
+// Keys and values of one block's cross-attention, for generation. The first call fills them. In
+// later calls x may have n·B rows of one position: rows [n·b, n·b + n) see the keys of row b.
 struct EncodedKeys {
   Tensor keys, values;  // [B, S, W]
 };
@@ -54,7 +56,7 @@ struct AttentionInput {  // the inputs of an attention call besides x
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
   KeyValueCache* cache = nullptr;  // inference: attend to it and append to it
-  // As in ChainInput. Must be undefined if a cache is given.
+  // As in ChainInput. With a cache, `positions` are those of x, and `sequences` is undefined.
   Tensor sequences{}, positions{};
   // Cross-attention: the hidden states [B, S, C] that keys and values are made of. Null: x.
   const Value* encoded = nullptr;

@@ -101,16 +101,18 @@ std::unique_ptr<LinearLike> linear_or_conv(bool transposed, const LinearConfig& 
 }  // namespace
 
 AttentionOptions attention_options(Context& context, const SelfAttentionConfig& config,
-                                   const Dropout& dropout, const Tensor& key_mask,
-                                   std::int64_t queries, std::int64_t keys) {
+                                   const Dropout& dropout, const AttentionInput& input,
+                                   const Tensor& queries, const Tensor& keys) {
   AttentionOptions options;
   options.heads = config.heads;
   options.causal = config.causal;
   options.scale = config.scale;
   options.dropout = dropout.site();
   options.max_positions = config.max_positions;
-  options.key_mask = key_mask;
-  if (config.positions) options.relative_bias = config.positions->bias(context, queries, keys);
+  options.key_mask = input.key_mask;
+  if (config.positions)
+    options.relative_bias = config.positions->bias(
+        context, queries.shape()[1], keys.shape()[1] + (input.cache ? input.cache->length : 0));
   return options;
 }
 
@@ -144,23 +146,13 @@ Value SelfAttention::forward(Context& context, const Value& x, const AttentionIn
   SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
               path(), config_.cross ? "without" : "with");
   const Value q = query->forward(context, x);
-  Value k, v;
-  if (input.encoded_keys && input.encoded_keys->keys.defined()) {
-    k.tensor = input.encoded_keys->keys;
-    v.tensor = input.encoded_keys->values;
-  } else {
+  const KeysAndValues seen = keys_and_values(input, [&]() -> KeysAndValues {
     const Value& from = input.encoded ? *input.encoded : x;
-    k = key->forward(context, from);
-    v = value->forward(context, from);
-    if (input.encoded_keys) *input.encoded_keys = {k.tensor, v.tensor};
-  }
-  const std::int64_t queries = q.tensor.shape()[1],
-                     keys = k.tensor.shape()[1] + (input.cache ? input.cache->length : 0);
+    return {key->forward(context, from), value->forward(context, from)};
+  });
   const AttentionOptions options =
-      attention_options(context, config_, *dropout, input.key_mask, queries, keys);
-  return output->forward(context, input.cache
-                                      ? cached_attention(context, q, k, v, *input.cache, options)
-                                      : attention(context, q, k, v, options));
+      attention_options(context, config_, *dropout, input, q.tensor, seen.keys.tensor);
+  return output->forward(context, attend_to(context, q, seen, input, options));
 }
 
 Mlp::Mlp(const MlpConfig& config)

@@ -69,16 +69,16 @@ Tensor CausalLm::head_logits(Context& context, ResidualStream stream, const Chai
 }
 
 Value CausalLm::hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
-                              DecoderCache* cache) {
+                              DecoderCache* cache, const Tensor& positions) {
   const int blocks = trunk().blocks();
   SHOAL_CHECK(!cache || std::ssize(*cache) == blocks, "{} caches for {} blocks",
               cache ? cache->size() : 0, blocks);
   const std::int64_t first = cache && !cache->empty() ? cache->front().length : 0;
-  ResidualStream stream{trunk().embed(context, ids, first, {}), std::nullopt, {}};
+  ResidualStream stream{trunk().embed(context, ids, first, positions), std::nullopt, {}};
   for (int block = 0; block < blocks; ++block)
     stream = trunk().forward_block(
         context, block, std::move(stream),
-        {key_mask, cache ? &(*cache)[static_cast<std::size_t>(block)] : nullptr, {}, {}});
+        {key_mask, cache ? &(*cache)[static_cast<std::size_t>(block)] : nullptr, {}, positions});
   return stream.norm(context, trunk().last_norm());
 }
 
@@ -87,11 +87,13 @@ Tensor CausalLm::logits(Context& context, const Tensor& ids, const Tensor& key_m
   return lm_head->logits(context, hidden_states(context, ids, key_mask, nullptr).tensor);
 }
 
-Tensor CausalLm::decode(Context& context, const Tensor& ids, DecoderCache& cache) {
+Tensor CausalLm::decode(Context& context, const Tensor& ids, DecoderCache& cache,
+                        const Tensor& key_mask, const Tensor& positions) {
   const Inference inference(context);
+  context.begin_forward();
   SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] > 0, "decode takes ids [B, t > 0], not {}",
               to_string(ids.shape()));
-  const Tensor hidden = hidden_states(context, ids, {}, &cache).tensor;
+  const Tensor hidden = hidden_states(context, ids, key_mask, &cache, positions).tensor;
   const std::int64_t batch = ids.shape()[0], length = ids.shape()[1], width = hidden.shape()[2];
   if (length == 1) return lm_head->logits(context, hidden.reshaped({batch, width}));
   const Tensor last = context.empty({batch, width}, hidden.dtype());
@@ -102,14 +104,12 @@ Tensor CausalLm::decode(Context& context, const Tensor& ids, DecoderCache& cache
   return lm_head->logits(context, last);
 }
 
-DecoderCache CausalLm::make_cache(Context& context, std::int64_t batch, std::int64_t capacity) {
-  SHOAL_CHECK(batch > 0 && capacity > 0 && capacity <= positions(),
-              "a key-value cache of {} positions for a batch of {}; the model has {} positions",
-              capacity, batch, positions());
+DecoderCache CausalLm::make_cache(std::int64_t capacity) const {
+  SHOAL_CHECK(capacity > 0 && capacity <= positions(),
+              "a key-value cache of {} positions; the model has {} positions", capacity,
+              positions());
   DecoderCache cache(static_cast<std::size_t>(units() - 2));
-  const DType dtype = lm_head->weight()->value.dtype();
-  for (KeyValueCache& layer : cache)
-    layer.entries = context.empty({batch, capacity, 2 * trunk().key_width()}, dtype);
+  for (KeyValueCache& layer : cache) layer.capacity = capacity;
   return cache;
 }
 

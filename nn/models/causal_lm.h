@@ -34,10 +34,12 @@ class CausalLm final : public Decoder {
   // Logits of every position, [B, T, V], in evaluate mode without a tape.
   Tensor logits(Context& context, const Tensor& ids, const Tensor& key_mask = {});
   // Incremental decoding: appends ids [B, t] to the cache and returns logits [B, V] of the last
-  // position.
-  Tensor decode(Context& context, const Tensor& ids, DecoderCache& cache);
-  // A cache for `batch` sequences of `capacity` positions, at most positions().
-  DecoderCache make_cache(Context& context, std::int64_t batch, std::int64_t capacity);
+  // position. For rows padded on the left: `key_mask` u8 [B, cached keys and t], 0 for padding, and
+  // `positions` i32 [B, t].
+  Tensor decode(Context& context, const Tensor& ids, DecoderCache& cache,
+                const Tensor& key_mask = {}, const Tensor& positions = {});
+  // An empty cache for `capacity` positions, at most positions().
+  DecoderCache make_cache(std::int64_t capacity) const;
 
   LossOutput forward_head(Context& context, ResidualStream stream,
                           const ChainInput& input) override;
@@ -51,7 +53,7 @@ class CausalLm final : public Decoder {
   // Normed hidden states [B, T, C] of ids. With a cache, ids continue its positions. For inference
   // only; training runs units.
   Value hidden_states(Context& context, const Tensor& ids, const Tensor& key_mask,
-                      DecoderCache* cache);
+                      DecoderCache* cache, const Tensor& positions = {});
 };
 
 // Creates the model of a config.json by its model_type_of(). Errors name `source`.

@@ -10,16 +10,19 @@
 
 namespace shoal::nn {
 
-// Continues `prompt` (at least one id; prompt + max_new_tokens <= positions) and returns the new
-// tokens. `sample` separates equal prompts with the same seed. `on_token` receives each token;
-// returning false stops. Deterministic in (weights, prompt, options, sample).
+// Continues each prompt (at least one id; prompt + max_new_tokens <= positions) and returns the new
+// tokens of num_return_sequences sequences of each. Shorter prompts are padded on the left, which
+// changes no text: each gets the tokens that it gets alone, but for rounding. `first_sample`
+// numbers the first prompt, for sampling. Deterministic in (weights, prompts, options, sample).
+std::vector<std::vector<std::int32_t>> generate_batch(
+    Context& context, CausalLm& model, const std::vector<std::vector<std::int32_t>>& prompts,
+    const GenerationOptions& options, std::uint32_t first_sample = 0);
+
+// The best sequence of one prompt. `on_token` receives each token, except those of beam search, as
+// soon as it is chosen; returning false stops.
 std::vector<std::int32_t> generate(Context& context, CausalLm& model,
                                    const std::vector<std::int32_t>& prompt,
                                    const GenerationOptions& options, std::uint32_t sample = 0,
                                    const std::function<bool(std::int32_t)>& on_token = {});
-
-// Draws a token from logits [V] (host f32); `uniform` is in [0, 1). Pure.
-std::int32_t pick_token(const float* logits, std::int64_t vocabulary,
-                        const GenerationOptions& options, double uniform);
 
 }  // namespace shoal::nn

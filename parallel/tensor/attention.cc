@@ -30,10 +30,6 @@ TensorParallelAttention::TensorParallelAttention(const TensorParallel& group,
 
 nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value& x,
                                            const nn::AttentionInput& input) {
-  if (input.cache)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: a key-value cache under tensor parallelism", path()),
-                "generate with tensor_parallel_degree 1");
   SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
               to_string(x.tensor.shape()));
   const nn::Value qkv = c_attn->forward(context, x);
@@ -44,14 +40,16 @@ nn::Value TensorParallelAttention::forward(nn::Context& context, const nn::Value
   options.dropout = attn_dropout->site();
   options.max_positions = config_.max_positions;
   // Positions are not gathered: only the embedding uses them.
-  const nn::AttentionInput all =
-      gather_input(context, group_, {.key_mask = input.key_mask, .sequences = input.sequences});
+  const nn::AttentionInput all = gather_input(
+      context, group_,
+      {.key_mask = input.key_mask, .cache = input.cache, .sequences = input.sequences});
   options.key_mask = all.key_mask;
   options.sequences = all.sequences;
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
-    heads = attention(context, qkv, options);
+    heads = input.cache ? cached_attention(context, qkv, *input.cache, options)
+                        : attention(context, qkv, options);
   }
   return c_proj->forward(context, heads);
 }
@@ -74,24 +72,26 @@ TensorParallelSelfAttention::TensorParallelSelfAttention(const TensorParallel& g
 
 nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::Value& x,
                                                const nn::AttentionInput& input) {
-  SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.cache && !input.sequences.defined(),
-              "{}: an input {}, not [B, T, C], or a key-value cache, or packed sequences", path(),
+  SHOAL_CHECK(x.tensor.shape().rank() == 3 && !input.sequences.defined(),
+              "{}: an input {}, not [B, T, C], or packed sequences", path(),
               to_string(x.tensor.shape()));
   SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
               path(), config_.cross ? "without" : "with");
-  const nn::Value whole = enter(context, group_, x),
-                  from = input.encoded ? enter(context, group_, *input.encoded) : whole;
-  const nn::Value q = query->forward(context, whole), k = key->forward(context, from),
-                  v = value->forward(context, from);
+  const nn::Value whole = enter(context, group_, x), q = query->forward(context, whole);
+  const nn::KeysAndValues seen = keys_and_values(input, [&]() -> nn::KeysAndValues {
+    const nn::Value from = input.encoded ? enter(context, group_, *input.encoded) : whole;
+    return {key->forward(context, from), value->forward(context, from)};
+  });
   nn::Value heads;
   {
+    nn::AttentionInput all = input;
+    all.key_mask = gather_input(context, group_, input).key_mask;
     nn::AttentionOptions options =
-        attention_options(context, config_, *dropout, gather_input(context, group_, input).key_mask,
-                          q.tensor.shape()[1], k.tensor.shape()[1]);
+        attention_options(context, config_, *dropout, all, q.tensor, seen.keys.tensor);
     options.heads = config_.heads / group_.size();
     options.head_offset = group_.rank() * options.heads;
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
-    heads = attention(context, q, k, v, options);
+    heads = attend_to(context, q, seen, all, options);
   }
   return output->forward(context, heads);
 }

@@ -1,5 +1,6 @@
 #include "shoal/parallel/tensor/decoder.h"
 
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/parallel/tensor/exchange.h"
 #include "shoal/parallel/tensor/linear.h"
 #include "shoal/runtime/base/error.h"
@@ -46,10 +47,6 @@ TensorParallelGroupedAttention::TensorParallelGroupedAttention(
 
 nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn::Value& x,
                                                   const nn::AttentionInput& input) {
-  if (input.cache)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: a key-value cache under tensor parallelism", path()),
-                "generate with tensor_parallel_degree 1");
   SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
               to_string(x.tensor.shape()));
   const nn::AttentionInput all = gather_input(context, group_, input);
@@ -61,13 +58,14 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
-    const std::int64_t first = context.activation.first_position;
+    const std::int64_t first =
+        context.activation.first_position + (input.cache ? input.cache->length : 0);
     const Tensor table =
         config_.rotary->of(context, first + whole.tensor.shape()[1], all.positions.defined());
     const nn::Value q = rotated_heads(context, *q_proj, q_norm, whole, table, first, all.positions),
                     k = rotated_heads(context, *k_proj, k_norm, whole, table, first, all.positions),
                     v = v_proj->forward(context, whole);
-    heads = attention(context, q, k, v, options);
+    heads = attend_to(context, q, {k, v}, input, options);
   }
   return o_proj->forward(context, heads);
 }

@@ -121,7 +121,7 @@ TEST_P(DecoderGolden, DecodesAsItComputesWholeSequences) {
   Golden golden(GetParam());
   Context& context = golden.room.context;
   const Tensor whole = golden.model.logits(context, golden.ids);  // [3, 11, 37]
-  DecoderCache cache = golden.model.make_cache(context, 3, 11);
+  DecoderCache cache = golden.model.make_cache(11);
   std::int64_t done = 0;
   for (const std::int64_t piece : {4, 1, 1, 5}) {
     std::vector<std::int32_t> part;

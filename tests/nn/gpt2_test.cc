@@ -13,6 +13,7 @@
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/generate.h"
+#include "shoal/nn/models/generation/scores.h"
 #include "shoal/nn/models/gpt2/presets.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/runtime/base/error.h"
@@ -408,7 +409,7 @@ TEST(Gpt2Generate, DecodesAsTheWholeForwardDoes) {
     Model model(small(), dtype);
     const auto ids = tokens(2 * 12, 61, 3);
     const Tensor whole = model.gpt2.logits(model.context, model.ids({2, 12}, ids));  // [2, 12, 61]
-    DecoderCache cache = model.gpt2.make_cache(model.context, 2, 12);
+    DecoderCache cache = model.gpt2.make_cache(12);
     std::int64_t done = 0;
     for (const std::int64_t piece : {5, 1, 1, 4, 1}) {
       std::vector<std::int32_t> part;
@@ -465,28 +466,28 @@ TEST(Gpt2Generate, IsDeterministicAndObeysItsOptions) {
 TEST(Gpt2Generate, PicksFromTheHeadOfTheDistribution) {
   const float logits[] = {0.0f, 3.0f, 2.0f, 3.0f, -1.0f};
   GenerationOptions options;
-  EXPECT_EQ(pick_token(logits, 5, options, 0.99), 1);  // the lower of two equal ones
+  EXPECT_EQ(pick_token(options, logits, 0.99), 1);  // the lower of two equal ones
   options.do_sample = true;
   options.top_k = 2;
-  EXPECT_EQ(pick_token(logits, 5, options, 0.49), 1);
-  EXPECT_EQ(pick_token(logits, 5, options, 0.51), 3);
+  EXPECT_EQ(pick_token(options, logits, 0.49), 1);
+  EXPECT_EQ(pick_token(options, logits, 0.51), 3);
   options.top_k = 0;
-  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 4);
+  EXPECT_EQ(pick_token(options, logits, 0.9999), 4);
   options.top_p = 0.5;  // the two largest hold 0.82 of the mass, the first alone 0.41
-  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 3);
+  EXPECT_EQ(pick_token(options, logits, 0.9999), 3);
   options.top_p = 0.1;
-  EXPECT_EQ(pick_token(logits, 5, options, 0.9999), 1);
+  EXPECT_EQ(pick_token(options, logits, 0.9999), 1);
   options.temperature = 0;
-  EXPECT_THAT(message_of([&] { pick_token(logits, 5, options, 0); }), HasSubstr("temperature 0"));
+  EXPECT_THAT(message_of([&] { options.check(5); }), HasSubstr("temperature 0"));
   options = {.do_sample = true};
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float broken : {infinity, -infinity}) {
     const float overflowed[] = {broken, -infinity, -infinity};
-    EXPECT_THAT(message_of([&] { pick_token(overflowed, 3, options, 0.5); }),
+    EXPECT_THAT(message_of([&] { pick_token(options, overflowed, 0.5); }),
                 HasSubstr("the largest logit is"));
   }
   const float masked[] = {-infinity, 1.0f, -infinity};
-  EXPECT_EQ(pick_token(masked, 3, options, 0.9999), 1);
+  EXPECT_EQ(pick_token(options, masked, 0.9999), 1);
 }
 
 // A configuration of 100 bytes that states more than the weights contain must not be built.

@@ -1,57 +1,67 @@
 #include "shoal/nn/models/encoder_decoder/generate.h"
 
-#include <algorithm>
+#include <string>
+#include <utility>
 
-#include "shoal/kernels/kernels.h"
-#include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
+#include "shoal/nn/models/generation/loop.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
+namespace {
+
+class EncodedRows final : public TextRows {
+ public:
+  EncodedRows(EncoderDecoder& model, EncoderDecoderCache cache, std::vector<std::int32_t> starts)
+      : model_(model), cache_(std::move(cache)), starts_(std::move(starts)) {}
+  Tensor begin(Context& context) override { return append(context, starts_); }
+  Tensor append(Context& context, std::span<const std::int32_t> tokens) override {
+    return model_.decode(
+        context, context.upload(tokens.data(), {std::ssize(tokens), 1}, DType::i32), cache_);
+  }
+  void select(Context& context, std::span<const std::int64_t> rows,
+              std::span<const std::int64_t> texts) override {
+    cache_.select(context, rows, texts);
+  }
+
+ private:
+  EncoderDecoder& model_;
+  EncoderDecoderCache cache_;
+  std::vector<std::int32_t> starts_;
+};
+
+void take(const EncoderDecoder& model, const char* name, std::optional<std::int32_t>& id) {
+  if (const auto given = model.generation_id(name); given && !id)
+    id = static_cast<std::int32_t>(*given);
+}
+
+}  // namespace
 
 std::vector<std::vector<std::int32_t>> generate(Context& context, EncoderDecoder& model,
                                                 const Tensor& ids, const Tensor& key_mask,
                                                 const GenerationOptions& options,
                                                 std::uint32_t first_sample) {
   const EncoderDecoderConfig& config = model.config();
-  const std::int64_t samples = ids.shape()[0], most = options.max_new_tokens;
-  SHOAL_CHECK(most >= 0, "max_new_tokens {} is negative", most);
-  std::vector<std::vector<std::int32_t>> all(static_cast<std::size_t>(samples));
-  std::vector<bool> ended(all.size(), false);
-  const std::int64_t first_id = model.generation_id("forced_bos_token_id").value_or(-1),
-                     last_id = model.generation_id("forced_eos_token_id").value_or(-1);
-  const std::int64_t start =
-      model.generation_id("decoder_start_token_id").value_or(config.start_id());
-  std::vector<std::int32_t> next(all.size(), static_cast<std::int32_t>(start));
-  if (most == 0 || samples == 0) return all;
-  EncoderDecoderCache cache = model.encode(context, ids, key_mask, most);
-  kernels::RandomSite site;
-  site.seed = options.seed;
-  site.site = hash_name("generate");
-  const Tensor wide = context.empty({samples, config.vocab_size}, DType::f32);
-  std::vector<float> values(static_cast<std::size_t>(wide.count()));
-  const auto padding = static_cast<std::int32_t>(config.pad_token_id.value_or(0));
-  for (std::int64_t step = 0; step < most && std::ranges::count(ended, false) > 0; ++step) {
-    const Tensor logits =
-        model.decode(context, context.upload(next.data(), {samples, 1}, DType::i32), cache);
-    context.kernels().elementwise().cast(logits, wide.view(), context.stream);
-    copy_to_host(values.data(), wide, context.stream);
-    const std::int64_t forced = step + 1 == most ? last_id : step == 0 ? first_id : -1;
-    for (std::size_t sample = 0; sample < all.size(); ++sample) {
-      next[sample] = padding;
-      if (ended[sample]) continue;
-      const double uniform = kernels::uniform(
-          kernels::random_bits(site, first_sample + static_cast<std::uint32_t>(sample),
-                               static_cast<std::uint64_t>(step)));
-      next[sample] =
-          forced >= 0
-              ? static_cast<std::int32_t>(forced)
-              : pick_token(values.data() + static_cast<std::int64_t>(sample) * config.vocab_size,
-                           config.vocab_size, options, uniform);
-      all[sample].push_back(next[sample]);
-      ended[sample] = std::ranges::count(options.stop_tokens, next[sample]) > 0;
-    }
-  }
-  return all;
+  GenerationOptions how = options;
+  take(model, "forced_bos_token_id", how.forced_bos_token_id);
+  take(model, "forced_eos_token_id", how.forced_eos_token_id);
+  how.check(config.vocab_size);
+  SHOAL_CHECK(
+      config.family().relative_positions || how.max_new_tokens <= config.max_position_embeddings,
+      "max_new_tokens {}: the decoder has {} positions", how.max_new_tokens,
+      config.max_position_embeddings);
+  SHOAL_CHECK(ids.shape().rank() == 2, "an encoder-decoder takes ids [B, S], not {}",
+              to_string(ids.shape()));
+  const auto samples = static_cast<std::size_t>(ids.shape()[0]);
+  if (samples == 0 || how.max_new_tokens == 0)
+    return std::vector<std::vector<std::int32_t>>(
+        samples * static_cast<std::size_t>(how.num_return_sequences));
+  const auto start = static_cast<std::int32_t>(
+      model.generation_id("decoder_start_token_id").value_or(config.start_id()));
+  EncodedRows rows(model, model.encode(context, ids, key_mask, how.max_new_tokens),
+                   std::vector<std::int32_t>(samples, start));
+  return generate_tokens(context, rows, std::vector<std::vector<std::int32_t>>(samples, {start}),
+                         config.vocab_size, how, first_sample);
 }
 
 }  // namespace shoal::nn

@@ -180,19 +180,29 @@ EncoderDecoderCache EncoderDecoder::encode(Context& context, const Tensor& ids,
   input.ids = ids;
   input.key_mask = key_mask;
   EncoderDecoderCache cache;
-  cache.key_mask = key_mask;
+  cache.key_mask = context.to_device(key_mask);
   cache.encoded =
       encoder->finish(context, forward_units(context, *this, 0, border(), {}, input)).tensor;
   cache.crosses.resize(static_cast<std::size_t>(decoder->blocks()));
   cache.selves.resize(cache.crosses.size());
-  const std::int64_t width = config_.heads(true) * config_.head_channels(true);
-  for (KeyValueCache& layer : cache.selves)
-    layer.entries = context.empty({ids.shape()[0], capacity, 2 * width}, cache.encoded.dtype());
+  for (KeyValueCache& layer : cache.selves) layer.capacity = capacity;
   return cache;
+}
+
+void EncoderDecoderCache::select(Context& context, std::span<const std::int64_t> rows,
+                                 std::span<const std::int64_t> texts) {
+  for (KeyValueCache& self : selves) select_rows(context, self, rows);
+  encoded = {};  // the first decode() has made keys and values of it
+  if (crosses.empty() || std::ssize(texts) == crosses[0].keys.shape()[0]) return;
+  for (EncodedKeys& cross : crosses)
+    for (Tensor* tensor : {&cross.keys, &cross.values})
+      *tensor = selected_rows(context, *tensor, texts);
+  if (key_mask.defined()) key_mask = selected_rows(context, key_mask, texts);
 }
 
 Tensor EncoderDecoder::decode(Context& context, const Tensor& ids, EncoderDecoderCache& cache) {
   const Inference inference(context);
+  context.begin_forward();
   SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] == 1, "decode takes ids [B, 1], not {}",
               to_string(ids.shape()));
   const std::int64_t first = cache.selves.empty() ? 0 : cache.selves[0].length;

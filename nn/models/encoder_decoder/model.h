@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct EncoderDecoderCache {
   Tensor encoded, key_mask;           // the encoder's hidden states [B, S, C], and their mask
   std::vector<KeyValueCache> selves;  // one per block of the decoder, as `crosses`
   std::vector<EncodedKeys> crosses;
+  // Row r becomes the present row rows[r], and text t (a row of the encoder's) the present text
+  // texts[t]; each text has as many rows, side by side. After the first decode().
+  void select(Context& context, std::span<const std::int64_t> rows,
+              std::span<const std::int64_t> texts);
 };
 
 // The units are the encoder's embeddings, its blocks, the border (the end of the encoder and the
@@ -40,7 +45,8 @@ class EncoderDecoder final : public Chain {
   Tensor logits(Context& context, const ChainInput& input);
 
   // Incremental decoding. encode() runs the encoder and makes room for `capacity` ids of the
-  // decoder. decode() appends ids [B, 1] and returns the logits [B, V] that follow them.
+  // decoder. decode() appends ids [rows, 1] and returns the logits [rows, V] that follow them; rows
+  // are the B texts, until select() gives each text several.
   EncoderDecoderCache encode(Context& context, const Tensor& ids, const Tensor& key_mask,
                              std::int64_t capacity);
   Tensor decode(Context& context, const Tensor& ids, EncoderDecoderCache& cache);

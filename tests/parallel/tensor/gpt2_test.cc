@@ -225,9 +225,10 @@ TEST(TensorParallelGpt2Once, LogitsAreTheWholes) {
           expected.begin() + (batch ? static_cast<std::ptrdiff_t>(ours.size()) * group.rank() : 0);
       ASSERT_LE(ours.size(), expected.size());
       EXPECT_LT(distance(ours, {begin, begin + static_cast<std::ptrdiff_t>(ours.size())}), 1e-5);
+      if (group.split == ActivationSplit::none) return;
       nn::DecoderCache cache(2);
       EXPECT_THAT(nn::error_of([&] { model.decode(own.context, data.ids, cache); }),
-                  ::testing::HasSubstr("key-value cache under tensor parallelism"));
+                  ::testing::HasSubstr("a key-value cache, and activations split by"));
     });
   }
 }
