@@ -16,10 +16,10 @@
 
 namespace shoal::nn {
 
-// Initial values of a parameter. Normal values depend on (seed, hash of the name, element), so that
-// any shard can be initialised independently (decision 10).
+// Initial values of a parameter. Random values depend on (seed, hash of the name, element), so that
+// any shard can be initialised independently (decision 10). uniform: in [-√3·std, √3·std).
 struct Initializer {
-  enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
+  enum class Kind : std::uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
   float std = 0;
 };
 

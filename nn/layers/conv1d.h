@@ -11,6 +11,7 @@ class Conv1D final : public LinearLike {
   explicit Conv1D(const LinearConfig& config);
   std::string_view kind() const override { return "Conv1D"; }
   Value forward(Context& context, const Value& x) override;
+  Adaptable adaptable() const override { return {weight_.get(), false}; }
   const LinearConfig& config() const { return config_; }
 
  private:

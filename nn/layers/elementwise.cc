@@ -48,7 +48,55 @@ class ScaledFunction final : public Function {
   float factor_;
 };
 
+class ActivateFunction final : public Function {
+ public:
+  ActivateFunction(Tape& tape, const Tensor& x, kernels::Activation activation)
+      : x_(tape, x), activation_(activation) {}
+  std::string_view name() const override { return "activation"; }
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    Tensor dy = std::move(output_gradients[0]);
+    if (gave_gate_) return {dy};
+    return {activation_gradient(backward_context.context(), activation_, x_.get(name()),
+                                std::move(dy))};
+  }
+  std::optional<ActivationGate> give_gate() override {
+    gave_gate_ = true;
+    const Tensor x = x_.get(name());
+    x_.reset();
+    return ActivationGate{activation_, x};
+  }
+
+ private:
+  SavedTensor x_;
+  kernels::Activation activation_;
+  bool gave_gate_ = false;
+};
+
 }  // namespace
+
+Tensor activation_gradient(Context& context, kernels::Activation activation, const Tensor& x,
+                           Tensor dy) {
+  const Tensor dx = may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
+  context.run("activation.backward", {x, dy}, {dx}, [&] {
+    context.kernels().elementwise().activation_backward(activation, x, dy, dx.view(),
+                                                        context.stream);
+  });
+  return dx;
+}
+
+Value activate(Context& context, const Value& x, kernels::Activation activation) {
+  if (activation == kernels::Activation::none) return x;
+  const bool records = context.records({&x, 1}, {});
+  const Tensor y = context.empty(x.tensor.shape(), x.tensor.dtype());
+  context.run("activation", {x.tensor}, {y}, [&] {
+    context.kernels().elementwise().activation(activation, x.tensor, y.view(), context.stream);
+  });
+  if (!records) return Value{y};
+  Tape& tape = *context.tape;
+  return tape.record(std::make_unique<ActivateFunction>(tape, x.tensor, activation), {&x, 1}, {},
+                     {y})[0];
+}
 
 Value multiply(Context& context, const Value& a, const Value& b) {
   const Value inputs[] = {a, b};

@@ -40,6 +40,12 @@ Value attend_to(Context& context, const Value& queries, const KeysAndValues& see
 // a · b, of equal shapes
 Value multiply(Context& context, const Value& a, const Value& b);
 Value scaled(Context& context, const Value& x, float factor);  // factor · x
+Value activate(Context& context, const Value& x, kernels::Activation activation);
+// dy · activation'(x); in place if dy has no other reference.
+Tensor activation_gradient(Context& context, kernels::Activation activation, const Tensor& x,
+                           Tensor dy);
+// sum + x·Wᵀ, W [out, in]; in place if sum has no other reference.
+Value add_linear(Context& context, Value sum, const Value& x, Parameter& weight);
 
 // The Linears of a whole SelfAttention; `key` is also the values'.
 struct AttentionLinears {

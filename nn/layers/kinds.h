@@ -11,16 +11,35 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "shoal/nn/layers/functional.h"
 #include "shoal/nn/layers/module.h"
 
 namespace shoal::nn {
 
+class Lora;
+struct LoraConfig;
+
 class LinearLike : public Module {  // a product with a weight
  public:
-  // activation(x·W + b); x [.., in] -> [.., out]
+  // activation(x·W + b), with an adapter as in lora.h; x [.., in] -> [.., out]
   virtual Value forward(Context& context, const Value& x) = 0;
+  // Adds a LoRA adapter, whose factors are divided as the weight is. Call before materialize(), and
+  // the root's name_tree() afterwards. Throws if the layer has one or adaptable() has no weight.
+  void adapt(const LoraConfig& config);
+  Lora* lora() const;  // null: not adapted
+  struct Adaptable {
+    const Parameter* weight = nullptr;  // null: LoRA cannot adapt this kind of layer
+    bool transposed = true;             // weight is [out, in]
+    // The layer itself completes the gradient of the adapter's inner product, of which a part of
+    // the outputs gives only a part.
+    bool completes_inner = false;
+  };
+  virtual Adaptable adaptable() const { return {}; }
+
+ private:
+  std::optional<Slot<Lora>> lora_;
 };
 
 class NormLike : public Module {  // normalises the last dimension

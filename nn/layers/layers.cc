@@ -2,6 +2,7 @@
 
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/functional_internal.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/layers/relative_positions.h"
 #include "shoal/runtime/base/error.h"
 
@@ -25,7 +26,7 @@ Linear::Linear(const LinearConfig& config) : config_(config) {
   if (config.bias) bias_ = add_parameter("bias", {config.out}, zeros(), false);
 }
 Value Linear::forward(Context& context, const Value& x) {
-  return linear(context, x, *weight_, bias_.get(), {true, config_.activation});
+  return adapted_linear(context, x, *weight_, bias_.get(), {true, config_.activation}, lora());
 }
 
 Conv1D::Conv1D(const LinearConfig& config) : config_(config) {
@@ -33,7 +34,7 @@ Conv1D::Conv1D(const LinearConfig& config) : config_(config) {
   if (config.bias) bias_ = add_parameter("bias", {config.out}, zeros(), false);
 }
 Value Conv1D::forward(Context& context, const Value& x) {
-  return linear(context, x, *weight_, bias_.get(), {false, config_.activation});
+  return adapted_linear(context, x, *weight_, bias_.get(), {false, config_.activation}, lora());
 }
 
 LayerNorm::LayerNorm(std::int64_t channels, float epsilon) : epsilon_(epsilon) {

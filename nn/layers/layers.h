@@ -25,6 +25,7 @@ class Linear final : public LinearLike {
   explicit Linear(const LinearConfig& config);
   std::string_view kind() const override { return "Linear"; }
   Value forward(Context& context, const Value& x) override;
+  Adaptable adaptable() const override { return {weight_.get()}; }
   const LinearConfig& config() const { return config_; }
 
  private:

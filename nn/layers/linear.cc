@@ -1,7 +1,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/kernels/matmul.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -47,17 +47,19 @@ struct LinearWeightWork {
   }
 };
 
+// y = activation(x·W + b), or y = sum + x·W, whose second input is the sum.
 class LinearFunction final : public Function {
  public:
   LinearFunction(Tape& tape, const Value& x, Parameter& weight, Parameter* bias,
-                 const LinearOptions& options, const Tensor& pre_activation)
+                 const LinearOptions& options, const Tensor& pre_activation, bool adds = false)
       : weight_(weight),
         bias_(bias),
         options_(options),
         x_shape_(x.tensor.shape()),
         x_(tape, weight.trainable() ? x.tensor : Tensor()),
         pre_activation_(tape, pre_activation),
-        needs_dx_(x.needs_gradient()) {}
+        needs_dx_(x.needs_gradient()),
+        adds_(adds) {}
 
   std::string_view name() const override { return "linear"; }
 
@@ -66,13 +68,8 @@ class LinearFunction final : public Function {
     Context& context = backward_context.context();
     Tensor dy = std::move(output_gradients[0]);
     if (options_.activation != Activation::none && !gave_gate_) {
-      const Tensor before = pre_activation_.get(name());
-      const Tensor dbefore = may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
-      context.run("activation.backward", {before, dy}, {dbefore}, [&] {
-        context.kernels().elementwise().activation_backward(options_.activation, before, dy,
-                                                            dbefore.view(), context.stream);
-      });
-      dy = dbefore;
+      dy = activation_gradient(context, options_.activation, pre_activation_.get(name()),
+                               std::move(dy));
     }
     pre_activation_.reset();
     {
@@ -84,7 +81,7 @@ class LinearFunction final : public Function {
           parameters,
           LinearWeightWork{context, weight_, bias_, options_.transposed, std::move(x), dy});
     }
-    if (!needs_dx_) return {Tensor()};
+    if (!needs_dx_) return adds_ ? std::vector<Tensor>{{}, dy} : std::vector<Tensor>(1);
     // If other products also read the input, this product's kernel adds its result to their
     // gradient.
     const Tensor sum = backward_context.take_sum(0);
@@ -101,7 +98,7 @@ class LinearFunction final : public Function {
     args.c = dx.view();
     context.run("linear.backward_input", {dy, weight_.value, gate.input, sum}, {dx},
                 [&] { context.kernels().matmul().matmul(args, context.stream); });
-    return {dx};
+    return adds_ ? std::vector<Tensor>{dx, dy} : std::vector<Tensor>{dx};
   }
 
   std::optional<ActivationGate> give_gate() override {
@@ -118,9 +115,15 @@ class LinearFunction final : public Function {
   LinearOptions options_;
   Shape x_shape_;
   SavedTensor x_, pre_activation_;
-  bool needs_dx_;
+  bool needs_dx_, adds_;
   bool gave_gate_ = false;
 };
+
+void check_input(const Value& x, const Parameter& weight, std::int64_t in) {
+  SHOAL_CHECK(x.tensor.shape().rank() >= 1 && x.tensor.shape()[-1] == in,
+              "{}: an input {} for a layer of {} inputs", weight.name(),
+              to_string(x.tensor.shape()), in);
+}
 
 }  // namespace
 
@@ -129,9 +132,7 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   const Shape& shape = weight.shape();
   const std::int64_t in = shape[options.transposed ? 1 : 0],
                      out = shape[options.transposed ? 0 : 1];
-  SHOAL_CHECK(x.tensor.shape().rank() >= 1 && x.tensor.shape()[-1] == in,
-              "{}: an input {} for a layer of {} inputs", weight.name(),
-              to_string(x.tensor.shape()), in);
+  check_input(x, weight, in);
   Parameter* const parameters[] = {&weight, bias};
   const bool records = context.records({&x, 1}, parameters);
   const Tensor y = context.empty(x.tensor.shape().with(-1, out), x.tensor.dtype());
@@ -156,6 +157,35 @@ Value linear(Context& context, const Value& x, Parameter& weight, Parameter* bia
   Tape& tape = *context.tape;
   return tape.record(std::make_unique<LinearFunction>(tape, x, weight, bias, options, before),
                      {&x, 1}, parameters, {y})[0];
+}
+
+Value add_linear(Context& context, Value sum, const Value& x, Parameter& weight) {
+  check_input(x, weight, weight.shape()[1]);
+  Parameter* const parameters[] = {&weight};
+  const Value inputs[] = {x, {{}, sum.tape, sum.node, sum.slot}};
+  const bool records = context.records(inputs, parameters);
+  const Tensor before = std::move(sum.tensor);
+  SHOAL_CHECK(before.shape() == x.tensor.shape().with(-1, weight.shape()[0]),
+              "{}: a sum of {} and a product of {} with {}", weight.name(),
+              to_string(before.shape()), to_string(x.tensor.shape()), to_string(weight.shape()));
+  const bool in_place = may_overwrite(before);
+  const Tensor y = in_place ? before : context.empty(before.shape(), before.dtype());
+  context.run("add_linear", {before, x.tensor, weight.value}, {y}, [&] {
+    if (!in_place) context.kernels().elementwise().cast(before, y.view(), context.stream);
+    kernels::MatmulArgs args;
+    args.a = x.tensor;
+    args.b = weight.value;
+    args.transpose_b = true;
+    args.accumulate = true;
+    args.c = y.view();
+    context.kernels().matmul().matmul(args, context.stream);
+  });
+  if (!records) return Value{y};
+  Tape& tape = *context.tape;
+  return tape.record(
+      std::make_unique<LinearFunction>(tape, x, weight, nullptr, LinearOptions{.transposed = true},
+                                       Tensor(), true),
+      inputs, parameters, {y})[0];
 }
 
 }  // namespace shoal::nn

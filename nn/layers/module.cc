@@ -1,6 +1,7 @@
 #include "shoal/nn/layers/module.h"
 
 #include <algorithm>
+#include <numbers>
 #include <unordered_set>
 
 #include "shoal/kernels/kernels.h"
@@ -16,7 +17,8 @@ std::string join(std::string_view path, std::string_view name) {
 
 // Draws the values of one piece, one run of elements contiguous in the whole tensor at a time.
 void fill_piece(Context& context, const Tensor& values, const Shape& whole,
-                const ParameterPiece& piece, float std, const kernels::RandomSite& site) {
+                const ParameterPiece& piece, const Initializer& how,
+                const kernels::RandomSite& site) {
   const int rank = whole.rank();
   int last = rank;  // dimensions from here on are complete in both tensors
   while (last > 0 && piece.sizes[last - 1] == whole[last - 1] &&
@@ -40,15 +42,21 @@ void fill_piece(Context& context, const Tensor& values, const Shape& whole,
       local += (piece.local[dim] + at) * local_strides[dim];
       global += (piece.whole[dim] + at) * whole_strides[dim];
     }
-    context.kernels().elementwise().fill_normal(flat.narrowed(0, local, run).view(), 0, std, site,
-                                                static_cast<std::uint64_t>(global), context.stream);
+    auto& elementwise = context.kernels().elementwise();
+    const View out = flat.narrowed(0, local, run).view();
+    const auto first = static_cast<std::uint64_t>(global);
+    const float bound = std::numbers::sqrt3_v<float> * how.std;
+    if (how.kind == Initializer::Kind::uniform)
+      elementwise.fill_uniform(out, -bound, bound, site, first, context.stream);
+    else
+      elementwise.fill_normal(out, 0, how.std, site, first, context.stream);
   }
 }
 
 void initialize(Context& context, Parameter& parameter) {
   const Initializer& how = parameter.initializer();
   auto& elementwise = context.kernels().elementwise();
-  if (how.kind != Initializer::Kind::normal) {
+  if (how.kind == Initializer::Kind::zeros || how.kind == Initializer::Kind::ones) {
     elementwise.fill(parameter.value.view(), how.kind == Initializer::Kind::ones ? 1.0f : 0.0f,
                      context.stream);
     return;
@@ -60,7 +68,7 @@ void initialize(Context& context, Parameter& parameter) {
   const Tensor values =
       direct ? parameter.value : context.empty(parameter.shape(), DType::f32, MemoryTag::workspace);
   for (const ParameterPiece& piece : parameter.pieces())
-    fill_piece(context, values, parameter.whole_shape(), piece, how.std, site);
+    fill_piece(context, values, parameter.whole_shape(), piece, how, site);
   if (!direct) elementwise.cast(values, parameter.value.view(), context.stream);
 }
 

@@ -7,6 +7,7 @@
 #include "shoal/nn/layers/feed_forward.h"
 #include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/layers/lm_head.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/layers/relative_positions.h"
 
 namespace shoal::nn {
@@ -471,6 +472,24 @@ std::vector<OperationCase> encoder_decoder_cases() {
   return all;
 }
 
+// An adapted layer, frozen but for its factors. Two calls, so that the input has another reader.
+template <typename Layer>
+OperationCase lora_case(const char* name, float dropout, Activation activation) {
+  return {name,
+          [=](Rig& rig, DType dtype) {
+            auto layer =
+                std::make_shared<Layer>(LinearConfig{.in = 5, .out = 7, .activation = activation});
+            for (Parameter* parameter : layer->parameters()) parameter->set_trainable(false);
+            layer->adapt({.r = 3, .scale = 0.5f, .dropout = dropout});
+            return of_layer<Layer>(
+                rig, dtype, layer, {rig.tensor({2, 3, 5}, 3, dtype)},
+                [](Context& context, Layer& adapted, const Values& in) -> Values {
+                  return {adapted.forward(context, in[0]), adapted.forward(context, in[0])};
+                });
+          },
+          1e-3, 2e-5, 3e-2};
+}
+
 std::vector<OperationCase> cases() {
   std::vector<OperationCase> all;
   for (const bool transposed : {false, true})
@@ -522,6 +541,10 @@ std::vector<OperationCase> cases() {
   for (OperationCase& test : layer_cases()) all.push_back(std::move(test));
   for (OperationCase& test : decoder_layer_cases()) all.push_back(std::move(test));
   for (OperationCase& test : encoder_decoder_cases()) all.push_back(std::move(test));
+  all.push_back(lora_case<Linear>("AdaptedLinear", 0, Activation::none));
+  all.push_back(lora_case<Linear>("AdaptedLinearDropout", 0.3f, Activation::gelu_tanh));
+  all.push_back(lora_case<Conv1D>("AdaptedConv1d", 0.3f, Activation::none));
+  all.push_back(lora_case<Conv1D>("AdaptedConv1dActivation", 0, Activation::gelu_erf));
   all.push_back(elementwise_case("MultiplyScaled", [](Context& context, const Values& in) {
     return multiply(context, scaled(context, in[0], 1.5f), in[1]);
   }));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/nn/layers/lm_head.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/encoder/layers.h"
 #include "shoal/nn/models/heads.h"
 #include "shoal/runtime/base/error.h"
@@ -34,8 +35,10 @@ class MaskedLmHead final : public TaskHead {
                                  .weight = encoder_family(config.model_type).lm_decoder})) {}
   std::string_view kind() const override { return "MaskedLmHead"; }
   LossOutput forward(Context& context, const Value& hidden, const ChainInput& input) override {
-    // target_rows count whole sequences, so they cannot index split ones.
-    if (!input.target_rows.defined() || hidden.tensor.shape()[1] != input.ids.shape()[1])
+    // target_rows count whole sequences, so they cannot index split ones. An adapter's dropout is
+    // drawn by position, which rows do not have.
+    const bool drops = dense->lora() && dense->lora()->config().dropout > 0;
+    if (drops || !input.target_rows.defined() || hidden.tensor.shape()[1] != input.ids.shape()[1])
       return decoder->forward(context, transform(context, hidden), input.targets, input.loss);
     return decoder->forward(context,
                             transform(context, rows_at(context, hidden, input.target_rows)),

@@ -153,9 +153,14 @@ Value EncoderBlock::forward(Context& context, const Value& x, const AttentionInp
 }
 
 void EncoderBlock::begin_use(Context& context, std::uint32_t use) const {
-  for (const std::uint32_t path : {hash_name(attention->path() + ".dropout"),
-                                   attention_dropout->path_hash(), ffn_dropout->path_hash()})
-    context.ordinals[path] = use;
+  const auto begin = [&](const auto& self, const Module& module) -> void {
+    for (const Module::Child& child : module.children()) {
+      if (dynamic_cast<const Dropout*>(child.module))
+        context.ordinals[child.module->path_hash()] = use;
+      self(self, *child.module);
+    }
+  };
+  begin(begin, *this);
 }
 
 }  // namespace shoal::nn
