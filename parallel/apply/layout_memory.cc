@@ -117,7 +117,8 @@ StateMemory state_memory(const StateRequest& r) {
   const double shards = r.shards, all = static_cast<double>(r.elements);
   const auto divided = [&](bool is) { return is ? all / shards : all; };
   const auto whole = static_cast<double>(r.shards > 1 ? r.persistent : r.elements);
-  const double values = r.level < 3 ? all : whole + (all - whole) / shards;
+  const double values =
+      static_cast<double>(r.frozen) + (r.level < 3 ? all : whole + (all - whole) / shards);
   const double numbers = r.moments + (r.dtype == DType::f32 || !r.masters ? 0 : 1);
   return {.parameters = static_cast<double>(size_of(r.dtype)) * values,
           .gradients = 4 * divided(r.level >= 2),
@@ -135,6 +136,10 @@ StateRequest state_request(const ParallelModel& model, int moments) {
   if (request.level == 0) request.shards = 1;
   for (const nn::Parameter* parameter : model.parameters()) {
     const std::int64_t count = parameter->shape().count();
+    if (!parameter->trainable()) {
+      request.frozen += count;
+      continue;
+    }
     request.elements += count;
     if (count <= plan.sharding.persistence_threshold) request.persistent += count;
   }

@@ -14,15 +14,16 @@
 namespace shoal::parallel {
 
 struct StateRequest {
-  std::int64_t elements = 0;    // this rank's parameter elements; shared ones count once
+  std::int64_t elements = 0;    // this rank's trainable elements; shared ones count once
   std::int64_t persistent = 0;  // how many of `elements` are kept whole at level 3
+  std::int64_t frozen = 0;      // how many others: whole on every rank, values only
   DType dtype = DType::f32;     // dtype of values
   int level = 0;                // sharding level
   int shards = 1;               // ranks that share one copy
   int moments = 2;              // f32 numbers of the update rule per element; AdamW has 2
   bool masters = true;          // for 16-bit values; false with stochastic rounding
 };
-// Bytes between two steps if all parameters are trainable.
+// Bytes between two steps.
 struct StateMemory {
   double parameters = 0, gradients = 0, optimizer = 0;
 };

@@ -77,20 +77,21 @@ nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::V
               to_string(x.tensor.shape()));
   SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
               path(), config_.cross ? "without" : "with");
-  const nn::Value whole = enter(context, group_, x), q = query->forward(context, whole);
-  const nn::KeysAndValues seen = keys_and_values(input, [&]() -> nn::KeysAndValues {
-    const nn::Value from = input.encoded ? enter(context, group_, *input.encoded) : whole;
-    return {key->forward(context, from), value->forward(context, from)};
-  });
+  const nn::Value whole = enter(context, group_, x);
   nn::Value heads;
   {
+    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    const nn::Value q = query->forward(context, whole);
+    const nn::KeysAndValues seen = keys_and_values(input, [&]() -> nn::KeysAndValues {
+      const nn::Value from = input.encoded ? enter(context, group_, *input.encoded) : whole;
+      return {key->forward(context, from), value->forward(context, from)};
+    });
     nn::AttentionInput all = input;
     all.key_mask = gather_input(context, group_, input).key_mask;
     nn::AttentionOptions options =
         attention_options(context, config_, *dropout, all, q.tensor, seen.keys.tensor);
     options.heads = config_.heads / group_.size();
     options.head_offset = group_.rank() * options.heads;
-    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
     heads = attend_to(context, q, seen, all, options);
   }
   return output->forward(context, heads);

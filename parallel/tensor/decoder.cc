@@ -93,8 +93,13 @@ TensorParallelGatedMlp::TensorParallelGatedMlp(const TensorParallel& group,
 
 nn::Value TensorParallelGatedMlp::forward(nn::Context& context, const nn::Value& x) {
   const nn::Value whole = enter(context, group_, x);
-  const nn::Value gate = gate_proj->forward(context, whole);
-  return down_proj->forward(context, swiglu(context, gate, up_proj->forward(context, whole)));
+  nn::Value inner;
+  {
+    const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    const nn::Value gate = gate_proj->forward(context, whole);
+    inner = swiglu(context, gate, up_proj->forward(context, whole));
+  }
+  return down_proj->forward(context, inner);
 }
 
 }  // namespace shoal::parallel

@@ -19,10 +19,11 @@ TensorParallelFeedForward::TensorParallelFeedForward(const TensorParallel& group
 
 nn::Value TensorParallelFeedForward::forward(nn::Context& context, const nn::Value& x) {
   const nn::Value whole = enter(context, group_, x);
-  nn::Value inner = in->forward(context, whole);
-  if (gate) inner = multiply(context, inner, (*gate)->forward(context, whole));
+  nn::Value inner;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
+    inner = in->forward(context, whole);
+    if (gate) inner = multiply(context, inner, (*gate)->forward(context, whole));
     nn::DropoutSite site = dropout->site();
     site.column_offset = group_.rank() * (config_.inner / group_.size());
     site.columns = config_.inner;

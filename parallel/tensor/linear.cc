@@ -5,6 +5,8 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/kernels/matmul.h"
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/layers/functional_internal.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::parallel {
@@ -118,12 +120,7 @@ class ColumnLinearFunction final : public nn::Function {
     if (options_.activation == Activation::none || gave_gate_) return dy;
     const Tensor before = before_.get(name());
     before_.reset();
-    const Tensor dbefore = nn::may_overwrite(dy) ? dy : context.empty(dy.shape(), dy.dtype());
-    context.run("activation.backward", {before, dy}, {dbefore}, [&] {
-      context.kernels().elementwise().activation_backward(options_.activation, before, dy,
-                                                          dbefore.view(), context.stream);
-    });
-    return dbefore;
+    return nn::activation_gradient(context, options_.activation, before, std::move(dy));
   }
 
   void queue_weight_gradient(nn::BackwardContext& backward_context, const Tensor& x,
@@ -149,16 +146,20 @@ class ColumnLinearFunction final : public nn::Function {
   bool gave_gate_ = false;
 };
 
+// Inputs: x and, with `up`, the inner product.
 class RowLinearFunction final : public nn::Function {
  public:
   RowLinearFunction(nn::Tape& tape, const TensorParallel& group, const Value& x, Parameter& weight,
-                    Parameter* bias, bool transposed)
+                    Parameter* bias, bool transposed, const Value& inner, Parameter* up)
       : group_(group),
         weight_(weight),
         bias_(bias),
+        up_(up),
         transposed_(transposed),
         x_(tape, weight.trainable() ? x.tensor : Tensor()),
-        needs_dx_(x.needs_gradient()) {}
+        inner_(tape, up && up->trainable() ? inner.tensor : Tensor()),
+        needs_dx_(x.needs_gradient()),
+        needs_dinner_(inner.needs_gradient()) {}
   std::string_view name() const override { return "row_linear"; }
 
   std::vector<Tensor> backward(nn::BackwardContext& backward_context,
@@ -170,35 +171,62 @@ class RowLinearFunction final : public nn::Function {
     backward_context.weight_gradient(
         biases, [&context, bias = bias_, own] { bias_gradient(context, bias, own); });
     const Tensor dy = gathering.wait(context);
-    Tensor dx;
+    std::vector<Tensor> gradients(up_ ? 2 : 1);
     if (needs_dx_) {
-      const std::int64_t in = weight_.shape()[transposed_ ? 1 : 0];
-      dx = context.empty(dy.shape().with(-1, in), dy.dtype());
+      gradients[0] = input_memory(context, weight_, transposed_, dy);
       const auto gate = backward_context.take_gate(0).value_or(nn::ActivationGate{});
-      input_gradient(context, weight_, transposed_, dy, dx, gate);
+      input_gradient(context, weight_, transposed_, dy, gradients[0], gate);
     }
-    Tensor x;
-    if (x_.defined()) x = x_.get(name());
-    x_.reset();
-    Parameter* const weights[] = {&weight_};
-    backward_context.weight_gradient(
-        weights, [&context, &weight = weight_, transposed = transposed_, x = std::move(x), dy] {
-          weight_gradient(context, weight, transposed, x, dy);
-        });
-    return {dx};
+    queue_weight_gradient(backward_context, weight_, transposed_, x_, dy);
+    if (!up_) return gradients;
+    if (needs_dinner_) {
+      gradients[1] = input_memory(context, *up_, true, dy);
+      input_gradient(context, *up_, true, dy, gradients[1]);
+    }
+    queue_weight_gradient(backward_context, *up_, true, inner_, dy);
+    return gradients;
   }
 
  private:
+  static Tensor input_memory(Context& context, const Parameter& weight, bool transposed,
+                             const Tensor& dy) {
+    return context.empty(dy.shape().with(-1, weight.shape()[transposed ? 1 : 0]), dy.dtype());
+  }
+  void queue_weight_gradient(nn::BackwardContext& backward_context, Parameter& weight,
+                             bool transposed, nn::SavedTensor& saved, const Tensor& dy) {
+    Tensor x;
+    if (saved.defined()) x = saved.get(name());
+    saved.reset();
+    Parameter* const weights[] = {&weight};
+    backward_context.weight_gradient(
+        weights, [&context = backward_context.context(), &weight, transposed, x = std::move(x),
+                  dy] { weight_gradient(context, weight, transposed, x, dy); });
+  }
+
   TensorParallel group_;
   Parameter& weight_;
-  Parameter* bias_;
+  Parameter *bias_, *up_;
   bool transposed_;
-  nn::SavedTensor x_;
-  bool needs_dx_;
+  nn::SavedTensor x_, inner_;
+  bool needs_dx_, needs_dinner_;
 };
 
 nn::Initializer normal(float std) { return {nn::Initializer::Kind::normal, std}; }
 nn::Initializer zeros() { return {nn::Initializer::Kind::zeros, 0}; }
+
+void inherit_adapters(const nn::Module& from, nn::Module& to) {
+  const auto* const adapted = dynamic_cast<const nn::LinearLike*>(&from);
+  if (adapted && adapted->lora()) {
+    auto* const layer = dynamic_cast<nn::LinearLike*>(&to);
+    SHOAL_CHECK(layer, "{}: a {} takes the place of an adapted {}", from.path(), to.kind(),
+                from.kind());
+    layer->adapt(adapted->lora()->config());
+    return;
+  }
+  for (const nn::Module::Child& old : from.children())
+    for (const nn::Module::Child& fresh : to.children())
+      if (fresh.name == old.name) inherit_adapters(*old.module, *fresh.module);
+}
 
 // The configuration of a linear layer, and whether its weight is transposed; throws for another
 // kind.
@@ -245,20 +273,28 @@ Value column_linear(Context& context, const TensorParallel& group, const Value& 
 }
 
 Value row_linear(Context& context, const TensorParallel& group, const Value& x, Parameter& weight,
-                 Parameter* bias, bool transposed) {
+                 Parameter* bias, bool transposed, const Value& inner, Parameter* up) {
   const Shape& shape = weight.shape();
   check_input(x, weight, shape[transposed ? 1 : 0]);
-  Parameter* const parameters[] = {&weight, bias};
-  const bool records = context.records({&x, 1}, parameters);
+  if (up) check_input(inner, *up, up->shape()[1]);
+  Parameter* const parameters[] = {&weight, bias, up};
+  const Value inputs[] = {x, inner};
+  const bool records = context.records(inputs, parameters);
   Tensor partial = exchange_memory(
       context, group, x.tensor.shape().with(-1, shape[transposed ? 0 : 1]), x.tensor.dtype());
-  kernels::MatmulArgs args;
-  args.a = x.tensor;
-  args.b = weight.value;
-  args.transpose_b = transposed;
-  args.c = partial.view();
-  context.run("linear", {x.tensor, weight.value}, {partial},
-              [&] { context.kernels().matmul().matmul(args, context.stream); });
+  const auto multiply = [&](const Tensor& from, const Parameter& by, bool is_transposed,
+                            bool adds) {
+    kernels::MatmulArgs args;
+    args.a = from;
+    args.b = by.value;
+    args.transpose_b = is_transposed;
+    args.accumulate = adds;
+    args.c = partial.view();
+    context.run("linear", {from, by.value}, {partial},
+                [&] { context.kernels().matmul().matmul(args, context.stream); });
+  };
+  multiply(x.tensor, weight, transposed, false);
+  if (up) multiply(inner.tensor, *up, true, true);
   const Tensor y = begin_reduce(context, group, std::move(partial)).wait(context);
   if (bias)
     context.run("add_bias", {y, bias->value}, {y}, [&] {
@@ -266,8 +302,9 @@ Value row_linear(Context& context, const TensorParallel& group, const Value& x, 
     });
   if (!records) return Value{y};
   nn::Tape& tape = *context.tape;
-  return tape.record(std::make_unique<RowLinearFunction>(tape, group, x, weight, bias, transposed),
-                     {&x, 1}, parameters, {y})[0];
+  return tape.record(
+      std::make_unique<RowLinearFunction>(tape, group, x, weight, bias, transposed, inner, up),
+      std::span(inputs).first(up ? 2 : 1), parameters, {y})[0];
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& group, const LinearConfig& config,
@@ -297,7 +334,10 @@ ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& group, const Li
 }
 
 Value ColumnParallelLinear::forward(Context& context, const Value& x) {
-  return column_linear(context, group_, x, *weight_, bias_.get(), options_);
+  if (!lora()) return column_linear(context, group_, x, *weight_, bias_.get(), options_);
+  Value base = column_linear(context, group_, x, *weight_, bias_.get(), {options_.transposed});
+  const Value inner = enter(context, group_, lora()->down(context, x));
+  return activate(context, lora()->up(context, std::move(base), inner), options_.activation);
 }
 
 RowParallelLinear::RowParallelLinear(const TensorParallel& group, const LinearConfig& config,
@@ -317,7 +357,16 @@ RowParallelLinear::RowParallelLinear(const TensorParallel& group, const LinearCo
 }
 
 Value RowParallelLinear::forward(Context& context, const Value& x) {
-  return row_linear(context, group_, x, *weight_, bias_.get(), transposed_);
+  if (!lora()) return row_linear(context, group_, x, *weight_, bias_.get(), transposed_);
+  const std::int64_t own = weight_->shape()[transposed_ ? 1 : 0];
+  Value inner;
+  {
+    const std::int64_t samples =
+        x.tensor.shape()[0] / (group_.split == ActivationSplit::batch ? group_.size() : 1);
+    const GroupCoordinates coordinates(context, group_, samples);
+    inner = lora()->down(context, x, group_.rank() * own, group_.size() * own);
+  }
+  return row_linear(context, group_, x, *weight_, bias_.get(), transposed_, inner, &lora()->b());
 }
 
 std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
@@ -351,7 +400,8 @@ std::unique_ptr<RowParallelLinear> row_parallel(const nn::Module& linear,
   return made;
 }
 
-void inherit_parameters(const nn::Module& from, const nn::Module& to) {
+void inherit_parameters(const nn::Module& from, nn::Module& to) {
+  inherit_adapters(from, to);
   const std::vector<Parameter*> old = from.parameters(), fresh = to.parameters();
   SHOAL_CHECK(old.size() == fresh.size(),
               "{}: a {} of {} parameters cannot take the place of a {} of {}", from.path(),

@@ -15,9 +15,12 @@ namespace shoal::parallel {
 nn::Value column_linear(nn::Context& context, const TensorParallel& group, const nn::Value& x,
                         nn::Parameter& weight, nn::Parameter* bias,
                         const nn::LinearOptions& options);
-// leave(x·W) + b, W [in/tp, out] or, transposed, [out, in/tp]; the bias is not split.
+// leave(x·W) + b, W [in/tp, out] or, transposed, [out, in/tp]; the bias is not split. With `up`
+// [out, rank], which is not split either: leave(x·W + inner·upᵀ) + b, where `inner` [.., rank] is
+// made of this rank's inputs.
 nn::Value row_linear(nn::Context& context, const TensorParallel& group, const nn::Value& x,
-                     nn::Parameter& weight, nn::Parameter* bias, bool transposed);
+                     nn::Parameter& weight, nn::Parameter* bias, bool transposed,
+                     const nn::Value& inner = {}, nn::Parameter* up = nullptr);
 
 // Like Linear (transposed: weight [out, in]) or Conv1D (weight [in, out]). `config` is the whole
 // layer's.
@@ -28,8 +31,10 @@ class ColumnParallelLinear final : public nn::LinearLike {
   ColumnParallelLinear(const TensorParallel& group, const nn::LinearConfig& config, bool transposed,
                        int blocks = 1);
   std::string_view kind() const override { return "ColumnParallelLinear"; }
-  // local -> whole with out/tp channels (exchange.h)
+  // local -> whole with out/tp channels (exchange.h). An adapter's inner product is made of the
+  // local rows, with a whole A, and gathered: it is narrow.
   nn::Value forward(nn::Context& context, const nn::Value& x) override;
+  Adaptable adaptable() const override { return {weight_.get(), options_.transposed, true}; }
 
  private:
   TensorParallel group_;
@@ -42,8 +47,9 @@ class RowParallelLinear final : public nn::LinearLike {
   // `in` must be a multiple of tp; an activation is refused.
   RowParallelLinear(const TensorParallel& group, const nn::LinearConfig& config, bool transposed);
   std::string_view kind() const override { return "RowParallelLinear"; }
-  // whole with in/tp channels -> local
+  // whole with in/tp channels -> local. An adapter's product joins the sum that leave() makes.
   nn::Value forward(nn::Context& context, const nn::Value& x) override;
+  Adaptable adaptable() const override { return {weight_.get(), transposed_}; }
 
  private:
   TensorParallel group_;
@@ -61,8 +67,9 @@ std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,
                                                       const TensorParallel& group, int blocks = 1);
 std::unique_ptr<RowParallelLinear> row_parallel(const nn::Module& linear,
                                                 const TensorParallel& group);
-// Copies the settings of the replaced module's parameters (frozen, decay) to the new ones, in
-// order. Throws if their numbers differ or values exist already.
-void inherit_parameters(const nn::Module& from, const nn::Module& to);
+// Gives the new module the adapters of the replaced one (LinearLike::adapt()), by the children's
+// names, and the settings of its parameters (frozen, decay), in order. Throws if the numbers of
+// parameters differ or values exist already.
+void inherit_parameters(const nn::Module& from, nn::Module& to);
 
 }  // namespace shoal::parallel

@@ -159,6 +159,30 @@ std::vector<Layout> encoder_decoder_layouts() {
 INSTANTIATE_TEST_SUITE_P(Few, EncoderDecoderLayouts, ::testing::ValuesIn(encoder_decoder_layouts()),
                          [](const auto& test) { return test.param.text(); });
 
+// Adapters in every linear layer, one layout for each way to divide their factors.
+class LoraLayouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(LoraLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
+
+std::vector<Layout> lora_layouts() {
+  std::vector<Layout> all;
+  for (const Model model : {Model::gpt2, Model::bert, Model::llama, Model::t5})
+    for (Layout layout :
+         {Layout{.rdp = 2, .microbatches = 2}, Layout{.pp = 4, .microbatches = 4},
+          Layout{.pp = 2, .schedule = ScheduleKind::zero_bubble_v, .chunks = 2, .microbatches = 4},
+          Layout{.tp = 2}, Layout{.tp = 4, .microbatches = 2, .prescaled = true},
+          Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 2},
+          Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+          Layout{.rdp = 4, .checkpoint_group = 2, .offload = true, .sharding = 3},
+          Layout{.rdp = 2, .tp = 2, .microbatches = 2, .sharding = 1}}) {
+      layout.task = {.model = model, .lora = true};
+      all.push_back(layout);
+    }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Few, LoraLayouts, ::testing::ValuesIn(lora_layouts()),
+                         [](const auto& test) { return test.param.text(); });
+
 // Rows hold several texts, which must stay separate wherever a batch or a layer is divided.
 class PackedLayouts : public ::testing::TestWithParam<Layout> {};
 

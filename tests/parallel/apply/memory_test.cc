@@ -10,6 +10,7 @@
 
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/parallel/apply/distributed_optimizer.h"
 #include "shoal/parallel/apply/layout_memory.h"
@@ -184,10 +185,12 @@ struct ExactCase {
   int degree = 0;
   bool rounded = false;
   bool apart = false;  // masters and moments are in host memory
+  bool lora = false;   // only adapters learn
   friend void PrintTo(const ExactCase& c, std::ostream* out) {
-    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
+    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
                         c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "",
-                        c.rounded ? "_rounded" : "", c.apart ? "_apart" : "");
+                        c.rounded ? "_rounded" : "", c.apart ? "_apart" : "",
+                        c.lora ? "_lora" : "");
   }
 };
 
@@ -213,6 +216,7 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
     config.hidden_size = 36;
     config.num_hidden_layers = 2;
     nn::CausalLm gpt2(config);
+    if (how.lora) nn::add_lora(gpt2, {.r = 2, .target_modules = {"all-linear"}});
     ParallelOptions options{
         .plan = {.mesh = {.pipeline = how.shape.pp, .tensor = how.shape.tp},
                  .pipeline = {.schedule = ScheduleKind::one_f_one_b, .microbatches = how.shape.pp},
@@ -250,6 +254,9 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         EXPECT_EQ(bytes(MemoryTag::optimizer), 0);
       }
       EXPECT_LE(bytes(MemoryTag::activations), 4 * how.shape.pp) << "the microbatches' losses";
+      if (how.lora) {
+        EXPECT_LT(plan.gradients, 0.25 * plan.parameters) << "only adapters have gradients";
+      }
       // The exact plan exceeds the formulas by at most a cache line for each tensor, part and
       // bucket.
       const StateMemory formula = state_memory(state_request(model));
@@ -282,7 +289,12 @@ INSTANTIATE_TEST_SUITE_P(
                       ExactCase{{1, 1, 1}, 0, DType::bf16, 0, false, true},
                       ExactCase{{2, 1, 1}, 1, DType::bf16, 0, false, true},
                       ExactCase{{2, 2, 1}, 3, DType::bf16, 0, false, true},
-                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, true}),
+                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, true},
+                      ExactCase{{1, 1, 1}, 0, DType::f32, 0, false, false, true},
+                      ExactCase{{2, 2, 1}, 0, DType::bf16, 0, false, false, true},
+                      ExactCase{{1, 1, 2}, 0, DType::bf16, 0, false, false, true},
+                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, false, true},
+                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, false, false, true}),
     ::testing::PrintToStringParamName());
 
 double elements_of_model() {

@@ -11,16 +11,27 @@
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/collectives/watch.h"
 #include "shoal/nn/capture/deferred_results.h"
+#include "shoal/nn/layers/lora.h"
 
 namespace shoal::parallel {
 
-std::unique_ptr<nn::Chain> make_model(const Task& task) {
+namespace {
+std::unique_ptr<nn::Chain> make_whole_model(const Task& task) {
   if (is_encoder_decoder(task.model))
     return std::make_unique<nn::EncoderDecoder>(tiny_encoder_decoder(task));
   if (task.model == Model::gpt2) return std::make_unique<nn::CausalLm>(tiny(task));
   if (task.model != Model::bert) return std::make_unique<nn::CausalLm>(tiny_llama(task));
   return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
                                        nn::EncoderTask::masked_lm);
+}
+}  // namespace
+
+std::unique_ptr<nn::Chain> make_model(const Task& task) {
+  std::unique_ptr<nn::Chain> chain = make_whole_model(task);
+  if (task.lora)
+    nn::add_lora(*chain,
+                 {.r = 3, .lora_alpha = 48, .lora_dropout = 0.1, .target_modules = {"all-linear"}});
+  return chain;
 }
 
 nn::ChainInput encoder_input(Rank& rank, const nn::EncoderConfig& config, nn::EncoderTask task,

@@ -32,6 +32,7 @@ struct Task {
   int length = kLength, heads = 8;
   Model model = Model::gpt2;
   bool packed = false;  // rows hold several texts
+  bool lora = false;    // each linear layer has an adapter with dropout, and only these learn
   friend auto operator<=>(const Task&, const Task&) = default;
 };
 
@@ -150,6 +151,7 @@ struct Layout {
     if (task.model == Model::t5) all += "_t5";
     if (task.model == Model::bart) all += "_bart";
     if (task.packed) all += "_packed";
+    if (task.lora) all += "_lora";
     if (queued) all += "_queued";
     if (frozen) all += "_frozen";
     if (rounded) all += "_rounded";
