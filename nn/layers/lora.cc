@@ -60,12 +60,9 @@ class Adapting {
       : options_(options),
         all_(options.target_modules == std::vector<std::string>{"all-linear"}),
         config_{.r = options.r,
+                .scale = lora_scale(options),
                 .dropout = static_cast<float>(options.lora_dropout),
-                .given = std::make_shared<LoraOptions>(options)} {
-    const double r = static_cast<double>(options.r);
-    config_.scale =
-        static_cast<float>(options.lora_alpha / (options.use_rslora ? std::sqrt(r) : r));
-  }
+                .given = std::make_shared<LoraOptions>(options)} {}
 
   void walk(Module& module, bool saved) {
     for (const Module* const layer : queries_and_values(module)) default_.insert(layer);
@@ -166,6 +163,11 @@ void LinearLike::adapt(const LoraConfig& config) {
   Lora& made = **lora_;
   if (divide(made.b(), 0, weight, out) && !layer.completes_inner) made.a().set_applies_to_part();
   if (divide(made.a(), 1, weight, in)) made.b().set_applies_to_part();
+}
+
+float lora_scale(const LoraOptions& options) {
+  const auto r = static_cast<double>(options.r);
+  return static_cast<float>(options.lora_alpha / (options.use_rslora ? std::sqrt(r) : r));
 }
 
 std::vector<std::string> add_lora(Module& root, const LoraOptions& options) {

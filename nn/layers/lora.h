@@ -68,6 +68,9 @@ struct LoraOptions {
   std::string base_model_name_or_path{}, base_directory{}, task_type{};
 };
 
+// lora_alpha / r, or with use_rslora lora_alpha / √r.
+float lora_scale(const LoraOptions& options);
+
 // Adapts the layers of `root` and freezes every other parameter outside modules_to_save. Call after
 // name_tree(), before tensor parallelism and materialize(). Throws invalid_argument if a target
 // names no linear layer, with the names there are. Returns the paths of the adapted layers.

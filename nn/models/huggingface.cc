@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/kernels/kernels.h"
+#include "shoal/nn/models/adapter.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/model_type.h"
@@ -83,12 +84,17 @@ void check_sizes(const nlohmann::json& config, const std::string& source,
 
 LoadReport load_weights(const std::string& directory, const Module& model, const WeightNames& names,
                         const AssignParameter& assign) {
+  if (is_adapter(directory)) return load_adapter(directory, model, names, assign);
   const ShardedSafetensors files = ShardedSafetensors::open(directory);
   LoadReport report;
+  std::set<const Parameter*> adapters;  // keep their values
+  for (const LinearLike* layer : adapted_layers(model))
+    adapters.insert({&layer->lora()->a(), &layer->lora()->b()});
   std::vector<std::string> missing, mismatched;
   std::set<std::string> used;
   std::vector<std::pair<Parameter*, std::string>> found;
   for (Parameter* parameter : model.parameters()) {
+    if (adapters.contains(parameter)) continue;
     const std::string name = found_name(files, names, parameter->name());
     if (name.empty()) {
       const bool is_new = names.may_be_new && names.may_be_new(parameter->name());
@@ -131,6 +137,7 @@ AssignParameter assign_values(Context& context) {
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
                                       const ParameterValue& value, std::int64_t max_shard_bytes,
                                       const WeightCopies& copies) {
+  if (!adapted_layers(model).empty()) return save_adapter(directory, model, value);
   const std::vector<Parameter*> parameters = model.parameters();
   const DType dtype = value(*parameters.front()).dtype;
   std::vector<SafetensorsEntry> entries;

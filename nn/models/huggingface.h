@@ -44,7 +44,8 @@ std::string describe(const LoadReport& report);
 void check_sizes(const nlohmann::json& config, const std::string& source,
                  const std::string& directory);
 
-// Calls `assign` for every parameter of `model` found in the files. Before anything is assigned,
+// Calls `assign` for every parameter of `model` found in the files. Adapters keep their values,
+// unless the directory is an adapter (adapter.h). Before anything is assigned,
 // one error names all missing tensors (not_found) or all with a wrong shape or dtype
 // (invalid_argument).
 LoadReport load_weights(const std::string& directory, const Module& model, const WeightNames& names,
@@ -55,7 +56,8 @@ AssignParameter assign_values(Context& context);
 // Additional tensor names, each with the parameter whose values it repeats.
 using WeightCopies = std::vector<std::pair<std::string, std::string>>;
 
-// Writes the weights under their parameters' names to the existing `directory`. All values have one
+// Writes the weights under their parameters' names to the existing `directory`; of a model with
+// adapters only these (adapter.h). All values have one
 // dtype: f32, bf16 or f16. Reads only names and shapes of the model, so it may run during training.
 // Returns the names of the written files.
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
