@@ -27,7 +27,7 @@ namespace shoal::python {
 namespace {
 
 using Json = nlohmann::json;
-using Sealed = std::tuple<std::string, std::int64_t, Sha256>;  // name, bytes, checksum
+using Sealed = std::tuple<std::string, std::int64_t, Sha256Sum>;  // name, bytes, checksum
 
 Sealed seal(const std::string& directory, const std::string& name) {
   const SealedFile file = seal_file(directory, name);

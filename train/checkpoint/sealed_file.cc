@@ -27,7 +27,7 @@ class FileDescriptor {
 };
 
 // Sets `bytes` to the file's size.
-Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes) {
+Sha256Sum digest(const FileDescriptor& file, const std::string& path, std::int64_t& bytes) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
   SHOAL_ASSERT(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1);
@@ -43,7 +43,7 @@ Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t&
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
   EVP_DigestFinal_ex(context.get(), sum.data(), nullptr);
-  Sha256 words{};
+  Sha256Sum words{};
   for (std::size_t i = 0; i < 32; ++i)
     words[i / 8] =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(words[i / 8]) << 8 | sum[i]);
@@ -52,7 +52,7 @@ Sha256 digest(const FileDescriptor& file, const std::string& path, std::int64_t&
 
 }  // namespace
 
-std::string to_hex(const Sha256& sum) {
+std::string to_hex(const Sha256Sum& sum) {
   std::string hex;
   for (const std::int64_t word : sum)
     hex += fmt::format("{:016x}", static_cast<std::uint64_t>(word));
@@ -70,7 +70,7 @@ SealedFile seal_file(const std::string& directory, const std::string& name) {
   return sealed;
 }
 
-Sha256 sha256_of_file(const std::string& path) {
+Sha256Sum sha256_of_file(const std::string& path) {
   std::int64_t bytes = 0;
   return digest(FileDescriptor(path), path, bytes);
 }

@@ -71,13 +71,13 @@ std::string with_spaces(std::string_view text, const Matches& matches, std::stri
   return result;
 }
 
-using Counts = std::unordered_map<std::string, std::int64_t>;
+using GramCounts = std::unordered_map<std::string, std::int64_t>;
 
 struct Matches {
   std::int64_t said = 0, wanted = 0, shared = 0;
 };
 
-void add(Matches& sum, const Counts& said, const Counts& wanted, bool counts_unmatched) {
+void add(Matches& sum, const GramCounts& said, const GramCounts& wanted, bool counts_unmatched) {
   for (const auto& [run, count] : said) {
     if (counts_unmatched || !wanted.empty()) sum.said += count;
     if (const auto found = wanted.find(run); found != wanted.end())
@@ -87,9 +87,9 @@ void add(Matches& sum, const Counts& said, const Counts& wanted, bool counts_unm
 }
 
 // Runs of `length` parts, joined by `between`.
-Counts runs_of(const std::vector<std::string>& parts, std::size_t length,
-               std::string_view between) {
-  Counts counts;
+GramCounts runs_of(const std::vector<std::string>& parts, std::size_t length,
+                   std::string_view between) {
+  GramCounts counts;
   for (std::size_t i = 0; i + length <= parts.size(); ++i) {
     std::string run = parts[i];
     for (std::size_t k = 1; k < length; ++k) run.append(between).append(parts[i + k]);
