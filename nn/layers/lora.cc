@@ -37,9 +37,13 @@ bool ends_with_name(std::string_view path, std::string_view name) {
                           path[path.size() - name.size() - 1] == '.');
 }
 
-bool ends_with_any(std::string_view path, const std::vector<std::string>& names) {
-  return std::ranges::any_of(
-      names, [&](const std::string& name) { return !name.empty() && ends_with_name(path, name); });
+// True if one of the names is the path's or that of a module above it. A module of Hugging Face may
+// be none here: "classifier" of "classifier.dense".
+bool is_within(std::string_view path, const std::vector<std::string>& names) {
+  const std::string whole = fmt::format(".{}.", path);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return !name.empty() && whole.find(fmt::format(".{}.", name)) != whole.npos;
+  });
 }
 
 // The layers that make an attention's queries and values.
@@ -67,7 +71,7 @@ class Adapting {
   void walk(Module& module, bool saved) {
     for (const Module* const layer : queries_and_values(module)) default_.insert(layer);
     for (const Module::Child& child : module.children()) {
-      const bool keeps = saved || ends_with_any(child.module->path(), options_.modules_to_save);
+      const bool keeps = saved || is_within(child.module->path(), options_.modules_to_save);
       auto* const layer = dynamic_cast<LinearLike*>(child.module);
       if (layer && layer->adaptable().weight) take(*layer, keeps);
       walk(*child.module, keeps);

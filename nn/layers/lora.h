@@ -61,7 +61,7 @@ struct LoraOptions {
   // Ends of the layers' names ("q_proj", "mlp.c_fc"), or only "all-linear": each linear layer
   // outside modules_to_save. Empty: the queries and values of each attention.
   std::vector<std::string> target_modules{};
-  // Ends of names of modules that are trained whole, such as a new head. Absent ones are ignored.
+  // Names of modules that are trained whole, such as a new head. Absent ones are ignored.
   std::vector<std::string> modules_to_save{};
   // For files (nn/models/adapter.h): the adapted model as adapter_config.json names it, and where
   // it is; PEFT's name of the task ("CAUSAL_LM").

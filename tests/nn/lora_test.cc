@@ -26,7 +26,8 @@ class Mixed final : public Module {
         self(*this, "h.1.self",
              std::make_unique<SelfAttention>(
                  SelfAttentionConfig{.channels = 8, .heads = 2, .max_positions = 9})),
-        classifier(*this, "classifier", std::make_unique<Linear>(LinearConfig{.in = 8, .out = 3})) {
+        classifier(*this, "classifier.out_proj",
+                   std::make_unique<Linear>(LinearConfig{.in = 8, .out = 3})) {
     name_tree();
   }
   std::string_view kind() const override { return "Mixed"; }
@@ -72,7 +73,7 @@ TEST(AddLora, AllLinearLeavesOutTheModulesThatAreTrainedWhole) {
                           "h.1.self.query", "h.1.self.key", "h.1.self.value", "h.1.self.output"));
   const std::vector<std::string> names = learning(model);
   EXPECT_EQ(names.size(), 2 * 8u + 2);
-  EXPECT_THAT(names, ::testing::Contains("classifier.bias"));
+  EXPECT_THAT(names, ::testing::Contains("classifier.out_proj.bias"));
 }
 
 TEST(AddLora, TheScaleIsAlphaOverTheRankOrItsRoot) {
@@ -95,7 +96,7 @@ TEST(AddLora, RefusesWithTheNamesThereAre) {
   EXPECT_THAT(
       error({.target_modules = {"query", "q_proj"}}),
       HasSubstr("lora_target_modules: no linear layer is named q_proj; the last parts of the "
-                "names there are: c_attn, c_fc, c_proj, classifier, key, output, query, "
+                "names there are: c_attn, c_fc, c_proj, key, out_proj, output, query, "
                 "value; or all-linear"));
   // "y" is the end of "query", but no part of the path.
   EXPECT_THAT(error({.target_modules = {"y"}}), HasSubstr("no linear layer is named y"));
