@@ -159,6 +159,7 @@ class Server {
                      {"batch", arguments_.workload.batch},
                      {"length", arguments_.workload.length},
                      {"dropout", arguments_.workload.dropout},
+                     {"lora_r", arguments_.workload.lora_r},
                      {"steps", arguments_.steps},
                      {"step_seconds", seconds},
                      {"tokens_per_second", tokens / seconds},
@@ -219,6 +220,7 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", arguments.warmup, "steps before the first round");
   app.add_option("--rounds", arguments.rounds, "run so many rounds without a driver");
   app.add_option("--dropout", arguments.workload.dropout, "all of the model's");
+  app.add_option("--lora-r", arguments.workload.lora_r, "train only adapters of this width");
   app.add_flag("--gradient-checkpointing", arguments.workload.checkpointing);
   CLI11_PARSE(app, argc, argv);
   try {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "shoal/kernels/random.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/gpt2/presets.h"
@@ -180,10 +181,12 @@ std::vector<std::string> workload_names() {
 
 Workload make_workload(std::string_view name, const WorkloadOptions& options,
                        MemoryResource& memory) {
-  if (is_decoder(name)) return make_decoder(name, options, memory);
-  if (const auto encoder = encoder_workload(name, options.dropout))
-    return make_encoder(*encoder, options, memory);
-  refuse(name);
+  const auto encoder = encoder_workload(name, options.dropout);
+  if (!is_decoder(name) && !encoder) refuse(name);
+  Workload made =
+      encoder ? make_encoder(*encoder, options, memory) : make_decoder(name, options, memory);
+  if (options.lora_r > 0) nn::add_lora(*made.model, {.r = options.lora_r});
+  return made;
 }
 
 std::vector<ProductShape> product_shapes(std::string_view name, const WorkloadOptions& options) {

@@ -17,6 +17,7 @@ struct WorkloadOptions {
   std::int64_t batch = 4, length = 512;
   double dropout = 0;  // everywhere in the model
   bool checkpointing = false;
+  std::int64_t lora_r = 0;  // if not 0, only adapters of the queries and values are trained
 };
 
 struct Workload {
