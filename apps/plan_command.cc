@@ -15,6 +15,7 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
+#include "shoal/nn/models/encoder_decoder/model.h"
 #include "shoal/parallel/predict/predict.h"
 #include "shoal/parallel/predict/search.h"
 #include "shoal/runtime/base/clock.h"
@@ -171,6 +172,7 @@ struct PlanWords {
   std::int64_t batch = 0, length = 0;
   double memory_gb = 0, price = -1, tokens = 0;
   bool json = false;
+  bool has_targets = false;  // the model is an encoder-decoder
 };
 
 // The configuration that words.model names: a .json file, a directory with a config.json (a path
@@ -192,11 +194,16 @@ struct ReadModel {
   parallel::ModelShape shape;
   std::int64_t positions = 0;
 };
-// Encoders have the head of a masked language model.
+// Encoders have the head of a masked language model. The source and the target of an
+// encoder-decoder have the same length; a T5, whose positions have no limit, at most 1024.
 ReadModel read_model(const nlohmann::json& config, const std::string& source) {
   if (is_decoder_config(config)) {
     const auto model = nn::make_causal_lm(config, source);
     return {parallel::model_shape(*model), model->positions()};
+  }
+  if (is_encoder_decoder_config(config)) {
+    const nn::EncoderDecoderConfig both = nn::EncoderDecoderConfig::from_json(config, source);
+    return {parallel::model_shape(nn::EncoderDecoder(both)), both.max_position_embeddings};
   }
   const nn::EncoderConfig encoder = nn::EncoderConfig::from_json(config, source);
   const bool after_padding = nn::encoder_family(encoder.model_type).positions_from_ids;
@@ -270,7 +277,7 @@ void save_plan(const parallel::Candidate& one, const PlanWords& words) {
       {"mp_parameters", parallel::plan_json(one.plan)},
       {"per_device_train_batch_size", one.run.batch},
       {"gradient_accumulation_steps", one.run.accumulated},
-      {"block_size", one.run.length},
+      {words.has_targets ? "max_source_length" : "block_size", one.run.length},
       {"gradient_checkpointing", one.plan.activations.checkpoint_group > 0},
       {"bf16", dtype == DType::bf16},
       {"fp16", dtype == DType::f16}};
@@ -307,6 +314,7 @@ int plan_layouts(PlanWords words) {
   Machine machine = parallel::find_machine(words.machine);
   if (words.price >= 0) machine.price.dollars_per_hour = words.price;
   const nlohmann::json config = config_of(words);
+  words.has_targets = is_encoder_decoder_config(config);
   const auto [shape, positions] = read_model(config, words.model);
   if (words.length == 0) words.length = positions;
   SHOAL_CHECK(words.length <= positions, "--length {} exceeds the model's {} positions",

@@ -4,8 +4,11 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include <fmt/ranges.h>
 #include <pybind11/pybind11.h>
@@ -91,23 +94,41 @@ std::string generate(const command::GenerateOptions& options) {
   return all;
 }
 
-std::string generate_by_name(const std::string& model, const std::string& prompt,
-                             const std::string& tokenizer, std::int64_t max_new_tokens,
-                             double temperature, std::int64_t top_k, double top_p,
-                             std::uint64_t seed, bool greedy, bool bf16, bool no_stop) {
-  return generate({.model = model,
-                   .tokenizer = tokenizer,
-                   .prompt = prompt,
-                   .logits_out = {},
-                   .input_ids = {},
-                   .greedy = greedy,
-                   .bf16 = bf16,
-                   .no_stop = no_stop,
-                   .generation = {.max_new_tokens = max_new_tokens,
-                                  .temperature = temperature,
-                                  .top_k = top_k,
-                                  .top_p = top_p,
-                                  .seed = seed}});
+using EarlyStopping = std::variant<bool, std::string>;
+
+std::string generate_by_name(
+    const std::string& model, const std::string& prompt, const std::string& tokenizer,
+    std::optional<std::int64_t> max_new_tokens, std::optional<double> temperature,
+    std::optional<std::int64_t> top_k, std::optional<double> top_p, std::optional<double> min_p,
+    std::optional<std::int64_t> num_beams, std::optional<double> length_penalty,
+    const std::optional<EarlyStopping>& early_stopping, std::optional<double> repetition_penalty,
+    std::optional<std::int64_t> no_repeat_ngram_size, const std::vector<std::string>& stop,
+    std::uint64_t seed, bool greedy, bool bf16, bool no_stop) {
+  command::GenerateOptions options;
+  options.model = model;
+  options.tokenizer = tokenizer;
+  options.prompt = prompt;
+  options.greedy = greedy;
+  options.bf16 = bf16;
+  options.no_stop = no_stop;
+  options.seed = seed;
+  const auto set = [&](const char* name, const auto& value) {
+    if (value) options.fields[name] = *value;
+  };
+  set("max_new_tokens", max_new_tokens);
+  set("temperature", temperature);
+  set("top_k", top_k);
+  set("top_p", top_p);
+  set("min_p", min_p);
+  set("num_beams", num_beams);
+  set("length_penalty", length_penalty);
+  set("repetition_penalty", repetition_penalty);
+  set("no_repeat_ngram_size", no_repeat_ngram_size);
+  if (early_stopping)
+    std::visit([&](const auto& value) { options.fields["early_stopping"] = value; },
+               *early_stopping);
+  if (!stop.empty()) options.fields["stop_strings"] = stop;
+  return generate(options);
 }
 
 void translate(std::exception_ptr caught) {
@@ -127,12 +148,14 @@ PYBIND11_MODULE(_native, module) {
   py::register_local_exception_translator(shoal::python::translate);
   module.def("train", &shoal::python::train, py::arg("options"), py::arg("out"), py::arg("bar"),
              py::arg("columns"));
-  const shoal::nn::GenerationOptions defaults;
+  const py::none model_s;  // generation_config.json's
   module.def("generate", &shoal::python::generate_by_name, py::arg("model"), py::arg("prompt"),
-             py::kw_only(), py::arg("tokenizer") = "",
-             py::arg("max_new_tokens") = defaults.max_new_tokens,
-             py::arg("temperature") = defaults.temperature, py::arg("top_k") = defaults.top_k,
-             py::arg("top_p") = defaults.top_p, py::arg("seed") = defaults.seed,
+             py::kw_only(), py::arg("tokenizer") = "", py::arg("max_new_tokens") = model_s,
+             py::arg("temperature") = model_s, py::arg("top_k") = model_s,
+             py::arg("top_p") = model_s, py::arg("min_p") = model_s, py::arg("num_beams") = model_s,
+             py::arg("length_penalty") = model_s, py::arg("early_stopping") = model_s,
+             py::arg("repetition_penalty") = model_s, py::arg("no_repeat_ngram_size") = model_s,
+             py::arg("stop") = std::vector<std::string>(), py::arg("seed") = 42,
              py::arg("greedy") = false, py::arg("bf16") = false, py::arg("no_stop") = false);
   shoal::python::define_parallel(module);
   shoal::python::define_checkpoint(module);

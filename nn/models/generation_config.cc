@@ -8,6 +8,7 @@
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/ordered_fields.h"
 
 namespace shoal::nn {
 namespace {
@@ -29,15 +30,21 @@ void GenerationConfig::keep(const std::string& directory) {
 }
 
 std::string GenerationConfig::text(const nlohmann::ordered_json& config) const {
-  if (!read_.empty()) return read_;
+  if (!read_.empty() && set_.empty()) return read_;
   nlohmann::ordered_json out{{"_from_model_config", true}};
-  for (const char* name : kIds)
-    if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
-  return out.dump(2) + "\n";
+  if (!read_.empty())
+    out = parse_ordered_json(read_, "generation_config.json");
+  else
+    for (const char* name : kIds)
+      if (const auto id = config.find(name); id != config.end() && !id->is_null()) out[name] = *id;
+  OrderedFields fields(std::move(out));
+  for (const auto& [name, id] : set_) fields[name] = id;
+  return std::move(fields).json().dump(2) + "\n";
 }
 
 std::optional<std::int64_t> GenerationConfig::id(const std::string& name,
                                                  const nlohmann::ordered_json& config) const {
+  if (const auto chosen = set_.find(name); chosen != set_.end()) return chosen->second;
   std::optional<std::int64_t> found;
   const nlohmann::json fields =
       read_.empty() ? nlohmann::json(config) : parse_json(read_, "generation_config.json");

@@ -9,6 +9,7 @@
 #include "shoal/nn/models/adapter.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
@@ -65,6 +66,8 @@ void check_sizes(const nlohmann::json& config, const std::string& source,
   const std::string type = model_type_of(config, source);
   const double parameters = std::ranges::count(causal_lm_types(), type) > 0
                                 ? decoder_trunk_parameters(config, source)
+                            : is_encoder_decoder_type(type)
+                                ? EncoderDecoderConfig::from_json(config, source).trunk_parameters()
                                 : EncoderConfig::from_json(config, source).trunk_parameters();
   if (!path_exists(directory + "/model.safetensors") &&
       !path_exists(directory + "/model.safetensors.index.json"))
@@ -151,9 +154,21 @@ std::vector<std::string> save_weights(const std::string& directory, const Module
     entries.push_back(make_entry(name, dtype, parameter->whole_shape()));
     by_name.emplace(name, parameter);
   }
+  std::vector<float> wide;  // of the last view
   const auto checked = [&](const std::string& name) {
     const Parameter& parameter = *by_name.at(name);
-    const ConstView view = value(parameter);
+    ConstView view = value(parameter);
+    // A frozen parameter has no f32 master.
+    if (dtype == DType::f32 && !parameter.trainable() && view.dtype != dtype) {
+      const auto widen = [&]<typename T>(const T* values) {
+        wide.resize(static_cast<std::size_t>(view.shape.count()));
+        std::transform(values, values + wide.size(), wide.begin(),
+                       [](T number) { return static_cast<float>(number); });
+        view = {wide.data(), view.shape, dtype};
+      };
+      if (view.dtype == DType::bf16) widen(view.as<bfloat16>());
+      if (view.dtype == DType::f16) widen(view.as<float16>());
+    }
     SHOAL_CHECK(view.shape == parameter.whole_shape(), "{}: values {} to save, the parameter is {}",
                 name, to_string(view.shape), to_string(parameter.whole_shape()));
     SHOAL_CHECK(view.dtype == dtype, "{} is {}, the first parameter {}; a checkpoint has one dtype",

@@ -6,6 +6,7 @@
 
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/family.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
 
 namespace shoal::nn {
 namespace {
@@ -23,6 +24,8 @@ const std::vector<FamilyPrefix>& families() {
                                        {"DistilBert", "distilbert"},
                                        {"Albert", "albert"}})
       made.push_back(encoder);
+    for (const EncoderDecoderFamily* family : encoder_decoder_families())
+      made.push_back({family->class_prefix, family->model_type});
     return made;
   }();
   return all;
@@ -32,6 +35,7 @@ constexpr std::array kEndings = {"Model",
                                  "LMHeadModel",
                                  "DoubleHeadsModel",
                                  "ForCausalLM",
+                                 "ForConditionalGeneration",
                                  "ForMaskedLM",
                                  "ForMultipleChoice",
                                  "ForNextSentencePrediction",

@@ -89,6 +89,7 @@ def generate(model: str | os.PathLike[str], prompt: str, **options: Any) -> str:
         shoal.generate("out", "In the beginning", max_new_tokens=40, seed=1)
 
     `model` is a Hugging Face directory, or a run with checkpoints. `options` are the program's, by name: tokenizer,
-    max_new_tokens, temperature, top_k, top_p, seed, greedy, bf16, no_stop.
+    max_new_tokens, temperature, top_k, top_p, min_p, num_beams, length_penalty, early_stopping, repetition_penalty,
+    no_repeat_ngram_size, stop, seed, greedy, bf16, no_stop.
     """
     return _native().generate(os.fspath(model), prompt, **options)

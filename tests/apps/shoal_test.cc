@@ -400,7 +400,7 @@ TEST_F(Shoal, RefusesWrongOptions) {
   expect_refused(train({"--block_size", "128"}), "the model has 64 positions");
   expect_refused(train({"--config_overrides", "n_layers=2"}),
                  "model_type gpt2 has no 'n_layers'; did you mean n_layer?");
-  expect_refused(train({"--model_type", "gtp2"}), "albert; did you mean gpt2?");
+  expect_refused(train({"--model_type", "gtp2"}), "mbart; did you mean gpt2?");
   expect_refused(train({"--model_name_or_path", mine_ / "nobody"}), "there is no such directory");
   expect_refused(train({"--model_type", "bert"}), "bert");
   expect_refused(train({"--model_type", "bert", "--config_name", "gpt2"}), "bert");

@@ -73,14 +73,17 @@ nlohmann::json new_config(const ModelArguments& arguments, std::string& source) 
 TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   for (const TaskKind kind :
        {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification,
-        TaskKind::question_answering, TaskKind::token_classification})
+        TaskKind::question_answering, TaskKind::token_classification, TaskKind::summarization,
+        TaskKind::translation})
     if (arguments.task == to_string(kind)) return kind;
   const std::optional<TaskKind> said = task_of(model.config);
   if (!said)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} does not say what the model is for", model.source),
-                "give --task masked-lm, text-classification, question-answering or "
-                "token-classification");
+                is_encoder_decoder_config(model.config)
+                    ? "give --task summarization or translation"
+                    : "give --task masked-lm, text-classification, question-answering or "
+                      "token-classification");
   return *said;
 }
 
@@ -148,6 +151,23 @@ ChosenModel choose_model(const ModelArguments& arguments) {
   return model;
 }
 
+namespace {
+
+// The ids that begin and end the decoder's texts, by the family's rule: BART begins with </s> and
+// is made to end with it, T5 begins with padding.
+void take_ends(nlohmann::json& config, const TokenRoles& roles) {
+  SHOAL_CHECK(roles.pad && roles.eos,
+              "the tokenizer names no {}: an encoder-decoder needs it; add it to "
+              "special_tokens_map.json",
+              roles.pad ? "end of text (eos_token)" : "padding (pad_token)");
+  config["eos_token_id"] = *roles.eos;
+  if (config.contains("bos_token_id") && roles.bos) config["bos_token_id"] = *roles.bos;
+  if (config["model_type"] != "bart") return;
+  config["decoder_start_token_id"] = config["forced_eos_token_id"] = *roles.eos;
+}
+
+}  // namespace
+
 void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
   const auto id = [](const std::optional<TokenId>& role) {
     return role ? nlohmann::json(*role) : nlohmann::json();
@@ -159,6 +179,7 @@ void take_vocabulary(ChosenModel& model, const Tokenizer& tokenizer) {
   } else {
     model.config["pad_token_id"] = id(tokenizer.roles().pad);
   }
+  if (is_encoder_decoder_config(model.config)) take_ends(model.config, tokenizer.roles());
 }
 
 TokenId take_padding(ChosenModel& model, const Tokenizer& tokenizer,

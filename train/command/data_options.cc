@@ -48,6 +48,14 @@ nlohmann::json of_task(const DataArguments& data, const RunSetup& setup) {
               {"label_list", data.label_list},
               {"label_all_tokens", data.label_all_tokens},
               {"skip_bad_rows", data.skip_bad_rows}};
+    case summarization:
+    case translation:
+      return {
+          {"column_names", data.column_names},     {"text_column", data.text_column},
+          {"summary_column", data.summary_column}, {"source_lang", data.source_lang},
+          {"target_lang", data.target_lang},       {"lang", data.lang},
+          {"source_prefix", data.source_prefix},   {"max_target_length", data.max_target_length},
+          {"skip_bad_rows", data.skip_bad_rows}};
   }
   return nlohmann::json::object();
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/causal_lm.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
@@ -31,10 +32,11 @@ std::string task_named(const std::string& task_name) {
   return "text-classification";
 }
 
-// True if the model's name shows that it is an encoder.
+// True if the model's name shows that it is an encoder without a decoder.
 bool is_encoder(const ModelArguments& model) {
   const auto is = [](const std::string& type) {
-    return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0;
+    return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0 &&
+           !nn::is_encoder_decoder_type(type);
   };
   if (!model.model_type.empty()) return is(model.model_type);
   const std::string& directory =
@@ -78,6 +80,8 @@ Names candidates(const Part& part, TaskKind kind, const DataArguments& data) {
       break;
     }
     case TaskKind::text_classification:
+    case TaskKind::summarization:
+    case TaskKind::translation:
       add(part.stems, {".tsv", ".csv", ".jsonl"});
       break;
     case TaskKind::token_classification:

@@ -1,9 +1,11 @@
 #include "shoal/train/command/generate.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,16 +15,22 @@
 #include "shoal/kernels/emulation.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/autograd/dispatcher.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
+#include "shoal/nn/models/encoder_decoder/generate.h"
+#include "shoal/nn/models/generate.h"
 #include "shoal/nn/models/huggingface.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/env.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
+#include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/io/json.h"
+#include "shoal/runtime/io/json_fields.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/command/choose_model.h"
+#include "shoal/train/command/generation_choice.h"
 #include "shoal/train/command/local_model.h"
 #include "shoal/train/data/tokenizer/load.h"
 #include "shoal/train/data/tokenizer/text_stream.h"
@@ -32,7 +40,7 @@ namespace shoal::command {
 namespace {
 
 // Loads a mesh's checkpoint, whose shards together contain every tensor.
-void load_parts(const std::string& directory, nn::CausalLm& model) {
+void load_parts(const std::string& directory, nn::Chain& model) {
   const auto checkpoint = ShardedCheckpoint::open(directory);
   std::set<std::string> wanted;
   for (nn::Parameter* parameter : model.parameters()) {
@@ -46,9 +54,8 @@ void load_parts(const std::string& directory, nn::CausalLm& model) {
   if (!report.unexpected.empty()) log::warn("{}: {}", directory, nn::describe(report));
 }
 
-std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
-  const std::string source = directory + "/config.json";
-  const nlohmann::json config = nn::with_model_type(read_json_file(source), source);
+nlohmann::json checked_config(const std::string& directory, const std::string& source) {
+  nlohmann::json config = nn::with_model_type(read_json_file(source), source);
   nn::check_sizes(config, source, directory);
   const std::optional<TaskKind> kind = task_of(config);
   if (kind == TaskKind::text_classification || kind == TaskKind::question_answering ||
@@ -57,7 +64,7 @@ std::unique_ptr<nn::CausalLm> built(const std::string& directory) {
         ErrorCode::invalid_argument,
         fmt::format("{} is a model for {}, which continues no text", directory, to_string(*kind)),
         fmt::format("use `shoal predict --model {} FILE`", directory));
-  return nn::make_causal_lm(config, source);
+  return config;
 }
 
 // A model with its memory and kernels, in f32 or bf16.
@@ -70,13 +77,23 @@ struct LoadedModel {
                             ? static_cast<int>(env::get_integer(env::kThreads))
                             : available_cores(),
              .memory = &pool})),
-        context(*kernels, pool, dispatcher),
-        owned(built(directory)),
-        model(*owned) {
+        context(*kernels, pool, dispatcher) {
+    const std::string source = directory + "/config.json";
+    const nlohmann::json config = checked_config(directory, source);
     context.mode = nn::Mode::evaluate;
     if (const std::string why = kernels::emulation(*kernels, DType::bf16); bf16 && !why.empty())
       log::warn("bf16 is emulated ({}): f32 is faster; leave --bf16 out", why);
-    model.materialize(context, bf16 ? DType::bf16 : DType::f32);
+    const DType dtype = bf16 ? DType::bf16 : DType::f32;
+    if (nn::is_encoder_decoder_type(nn::model_type_of(config)))
+      load(directory, dtype,
+           *(encoder_decoder = std::make_unique<nn::EncoderDecoder>(
+                 nn::EncoderDecoderConfig::from_json(config, source))));
+    else
+      load(directory, dtype, *(decoder = nn::make_causal_lm(config, source)));
+  }
+  template <typename Model>
+  void load(const std::string& directory, DType dtype, Model& model) {
+    model.materialize(context, dtype);
     if (find_shards(directory).ranks > 0) {
       load_parts(directory, model);
       return;
@@ -86,16 +103,26 @@ struct LoadedModel {
       throw Error(
           ErrorCode::not_found,
           fmt::format("{} has no weights for {}", directory, fmt::join(report.missing, ", ")),
-          "train it for causal-lm first");
+          "train it for its language-modeling task first");
     if (!report.unexpected.empty()) log::warn("{}: {}", directory, nn::describe(report));
+  }
+  std::int64_t vocabulary() const {
+    return decoder ? decoder->vocabulary() : encoder_decoder->config().vocab_size;
+  }
+  // Positions of a decoder, or of an encoder; a model with relative positions has no bound.
+  std::int64_t positions() const {
+    if (decoder) return decoder->positions();
+    const nn::EncoderDecoderConfig& config = encoder_decoder->config();
+    return config.family().relative_positions ? std::numeric_limits<std::int64_t>::max()
+                                              : config.max_position_embeddings;
   }
   std::unique_ptr<MemoryResource> host;
   PoolMemory pool;
   std::unique_ptr<kernels::Kernels> kernels;
   nn::DirectDispatcher dispatcher;
   nn::Context context;
-  std::unique_ptr<nn::CausalLm> owned;
-  nn::CausalLm& model;
+  std::unique_ptr<nn::CausalLm> decoder;  // or
+  std::unique_ptr<nn::EncoderDecoder> encoder_decoder;
 };
 
 Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t rows, MemoryResource& memory) {
@@ -106,7 +133,7 @@ Tensor ids_tensor(const std::vector<std::int32_t>& ids, std::int64_t rows, Memor
 }
 
 void check_ids(const std::vector<std::int32_t>& ids, std::int64_t length,
-               const nn::CausalLm& model) {
+               const LoadedModel& model) {
   SHOAL_CHECK(!ids.empty(), "the prompt is empty: a model continues at least one token");
   SHOAL_CHECK(length <= model.positions(), "the prompt has {} tokens, the model {} positions",
               length, model.positions());
@@ -116,7 +143,10 @@ void check_ids(const std::vector<std::int32_t>& ids, std::int64_t length,
 }
 
 std::string write_logits(LoadedModel& loaded, const std::string& path, const Tensor& ids) {
-  const Tensor logits = loaded.model.logits(loaded.context, ids);
+  if (!loaded.decoder)
+    throw Error(ErrorCode::invalid_argument, "logits of an encoder-decoder's prompts",
+                "leave --logits-out out; only decoders have them");
+  const Tensor logits = loaded.decoder->logits(loaded.context, ids);
   Tensor wide = Tensor::empty(logits.shape(), DType::f32, loaded.pool, MemoryTag::workspace);
   loaded.kernels->elementwise().cast(logits, wide.view(), {});
   Tensor ids64 = Tensor::empty(ids.shape(), DType::i64, loaded.pool, MemoryTag::workspace);
@@ -127,7 +157,7 @@ std::string write_logits(LoadedModel& loaded, const std::string& path, const Ten
 }
 
 // Reads the ids for --input-ids, [B, T] i64 or i32.
-Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::CausalLm& model) {
+Tensor read_ids(const std::string& path, MemoryResource& memory, const LoadedModel& model) {
   const Tensor saved = SafetensorsFile::open(path)->tensor("input_ids");
   SHOAL_CHECK(saved.shape().rank() == 2 && saved.count() > 0, "{}: input_ids is {}, not [B, T]",
               path, to_string(saved.shape()));
@@ -148,9 +178,15 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const nn::Causa
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
-// The prompt's tokens, after the special tokens that begin a text of this model (Llama: <s>).
-std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
+// The prompt's tokens: an encoder-decoder's with all special tokens, a decoder's after those that
+// begin a text of this model (Llama: <s>).
+std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
+                                bool encodes) {
   std::vector<TokenId> ids;
+  if (encodes) {
+    tokenizer.append_ids(prompt, ids, true);
+    return ids;
+  }
   // Stop at the text: special tokens after it would end the prompt.
   for (const auto& piece : tokenizer.sequence_template().single) {
     if (piece.text != SequenceTemplate::kSpecial) break;
@@ -162,27 +198,130 @@ std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& p
   return ids;
 }
 
-nn::GenerationOptions settled(const GenerateOptions& options, const Tokenizer& tokenizer,
-                              std::int64_t length, std::int64_t positions) {
-  nn::GenerationOptions how = options.generation;
-  const std::int64_t room = positions - length;
-  SHOAL_CHECK(how.max_new_tokens >= 0, "max_new_tokens is {}; it is at least 0",
-              how.max_new_tokens);
-  SHOAL_CHECK(room > 0 || how.max_new_tokens == 0,
-              "the prompt's {} tokens fill all {} positions of the model; shorten it", length,
-              positions);
-  if (how.max_new_tokens > room)
-    log::warn("{} new tokens are asked for; only {} fit into the model's {} positions",
-              how.max_new_tokens, room, positions);
-  how.max_new_tokens = std::min(how.max_new_tokens, room);
-  SHOAL_CHECK(how.temperature >= 0, "the temperature is {}; it is at least 0", how.temperature);
-  SHOAL_CHECK(how.top_k >= 0, "top_k is {}; it is at least 0", how.top_k);
-  SHOAL_CHECK(how.top_p > 0, "--top-p {} leaves no token; use --greedy for the likeliest one",
-              how.top_p);
-  how.do_sample = !options.greedy && how.temperature > 0;
-  if (!how.do_sample) how.temperature = 1;
-  if (!options.no_stop && tokenizer.roles().eos) how.stop_tokens = {*tokenizer.roles().eos};
-  return how;
+using Texts = std::vector<std::vector<TokenId>>;
+
+// A tokenizer with a model, and the user's options.
+class Generator {
+ public:
+  Generator(const GenerateOptions& options, const std::string& directory)
+      : options_(options),
+        directory_(directory),
+        tokenizer_(load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer)),
+        loaded_(directory, options.bf16) {}
+
+  void continue_one(const std::string& prompt, const GenerateOutput& output) {
+    const Texts prompts = {checked_ids(prompt)};
+    if (!options_.logits_out.empty())
+      output.on_message(
+          write_logits(loaded_, options_.logits_out, ids_tensor(prompts[0], 1, loaded_.pool)));
+    nn::GenerationOptions how = chosen(prompts);
+    if (how.max_new_tokens == 0) return;
+    if (how.num_return_sequences > 1) {
+      const Texts all = generated(prompts, how, 0);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (i > 0) output.on_text("\n");
+        if (!encodes()) output.on_text(prompt);
+        output.on_text(text_of(prompts[0], all[i]));
+      }
+      return;
+    }
+    if (!encodes()) output.on_text(prompt);
+    TextStream stream(*tokenizer_, known(prompts[0]));
+    if (how.searches_beams()) {
+      const Texts all = generated(prompts, how, 0);
+      for (const TokenId token : all[0])
+        if (!output.on_text(stream.add(token))) return;
+    } else {
+      how.ends = [&, stops = how.ends](std::span<const TokenId> tokens) {
+        return !output.on_text(stream.add(tokens.back())) || (stops && stops(tokens));
+      };
+      generated(prompts, how, 0);
+    }
+    output.on_text(stream.finish());
+  }
+
+  // One line of JSON for each sequence.
+  void continue_all(const std::vector<std::string>& lines, const GenerateOutput& output) {
+    for (std::size_t first = 0; first < lines.size();) {
+      Texts prompts;
+      const std::size_t end =
+          std::min(lines.size(), first + static_cast<std::size_t>(options_.batch_size));
+      for (std::size_t line = first; line < end; ++line)
+        prompts.push_back(checked_ids(lines[line]));
+      const nn::GenerationOptions how = chosen(prompts);
+      const Texts all = generated(prompts, how, static_cast<std::uint32_t>(first));
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const std::size_t line = i / static_cast<std::size_t>(how.num_return_sequences);
+        const nlohmann::ordered_json row = {{"prompt", lines[first + line]},
+                                            {"text", text_of(prompts[line], all[i])}};
+        if (first + i > 0) output.on_text("\n");
+        if (!output.on_text(row.dump())) return;
+      }
+      first = end;
+    }
+  }
+
+ private:
+  bool encodes() const { return loaded_.encoder_decoder != nullptr; }
+  // The tokens whose text precedes the new one's.
+  std::vector<TokenId> known(const std::vector<TokenId>& prompt) const {
+    return encodes() ? std::vector<TokenId>() : prompt;
+  }
+  std::string text_of(const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
+    const std::vector<TokenId> before = known(prompt);
+    TextStream stream(*tokenizer_, before);
+    std::string text;
+    for (const TokenId token : tokens) text += stream.add(token);
+    return text + stream.finish();
+  }
+  std::vector<TokenId> checked_ids(const std::string& prompt) const {
+    std::vector<TokenId> ids = prompt_ids(*tokenizer_, prompt, encodes());
+    check_ids(ids, std::ssize(ids), loaded_);
+    return ids;
+  }
+  nn::GenerationOptions chosen(const Texts& prompts) const {
+    TextLimits limits{.encodes = encodes()};
+    std::int64_t longest = 0;
+    for (const auto& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
+    limits.context = encodes() ? 1 : longest;
+    limits.room = loaded_.positions() - (encodes() ? 0 : longest);
+    SHOAL_CHECK(limits.room > 0 || field_or<std::int64_t>(options_.fields, "max_new_tokens", 1,
+                                                          "the options") == 0,
+                "the prompt's {} tokens fill all {} positions of the model; shorten it", longest,
+                loaded_.positions());
+    return choose_generation(options_, directory_, *tokenizer_, limits);
+  }
+  Texts generated(const Texts& prompts, const nn::GenerationOptions& how, std::uint32_t first) {
+    if (loaded_.decoder)
+      return nn::generate_batch(loaded_.context, *loaded_.decoder, prompts, how, first);
+    std::size_t longest = 0;
+    for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+    std::vector<TokenId> ids, lengths;
+    for (const auto& prompt : prompts) {
+      ids.insert(ids.end(), prompt.begin(), prompt.end());
+      ids.resize(ids.size() + longest - prompt.size(), 0);
+      lengths.push_back(static_cast<TokenId>(prompt.size()));
+    }
+    const Tensor sizes = ids_tensor(lengths, 1, loaded_.pool).reshaped({std::ssize(lengths)});
+    return nn::generate(loaded_.context, *loaded_.encoder_decoder,
+                        ids_tensor(ids, std::ssize(prompts), loaded_.pool), sizes, how, first);
+  }
+
+  const GenerateOptions& options_;
+  std::string directory_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  LoadedModel loaded_;
+};
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::istringstream text(read_text_file(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) lines.push_back(line);
+  }
+  SHOAL_CHECK(!lines.empty(), "{} has no prompt; write one a line", path);
+  return lines;
 }
 
 }  // namespace
@@ -193,25 +332,21 @@ void generate(const GenerateOptions& options, const GenerateOutput& output) {
     SHOAL_CHECK(!options.prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");
     LoadedModel loaded(directory, options.bf16);
-    output.on_message(write_logits(loaded, options.logits_out,
-                                   read_ids(options.input_ids, loaded.pool, loaded.model)));
+    output.on_message(
+        write_logits(loaded, options.logits_out, read_ids(options.input_ids, loaded.pool, loaded)));
     return;
   }
-  SHOAL_CHECK(options.prompt, "give --prompt TEXT (or --input-ids FILE with --logits-out)");
-  const auto tokenizer = load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer);
-  const std::vector<TokenId> ids = prompt_ids(*tokenizer, *options.prompt);
-  LoadedModel loaded(directory, options.bf16);
-  const auto length = static_cast<std::int64_t>(ids.size());
-  check_ids(ids, length, loaded.model);
-  if (!options.logits_out.empty())
-    output.on_message(write_logits(loaded, options.logits_out, ids_tensor(ids, 1, loaded.pool)));
-  const nn::GenerationOptions how = settled(options, *tokenizer, length, loaded.model.positions());
-  if (how.max_new_tokens == 0) return;
-  output.on_text(*options.prompt);
-  TextStream stream(*tokenizer, ids);
-  nn::generate(loaded.context, loaded.model, ids, how, 0,
-               [&](std::int32_t token) { return output.on_text(stream.add(token)); });
-  output.on_text(stream.finish());
+  SHOAL_CHECK(!options.prompt || options.prompts.empty(),
+              "--prompt and --prompts are both given; choose one");
+  if (!options.prompts.empty()) {
+    SHOAL_CHECK(options.logits_out.empty(), "--logits-out takes --prompt or --input-ids");
+    const std::vector<std::string> lines = read_lines(options.prompts);
+    Generator(options, directory).continue_all(lines, output);
+    return;
+  }
+  SHOAL_CHECK(options.prompt,
+              "give --prompt TEXT or --prompts FILE (or --input-ids FILE with --logits-out)");
+  Generator(options, directory).continue_one(*options.prompt, output);
 }
 
 }  // namespace shoal::command

@@ -10,8 +10,8 @@
 
 namespace shoal::command {
 
-// The card's text. `state` after training; `results`: of all_results.json, whose "eval_" numbers are
-// the model's. The model is called as the last part of output_dir. Pure.
+// The card's text. `state` after training; `results`: of all_results.json, whose "eval_" numbers
+// are the model's. The model is called as the last part of output_dir. Pure.
 std::string model_card(const RunArguments& arguments, int ranks, const TrainerState& state,
                        const nlohmann::ordered_json& results);
 

@@ -27,6 +27,8 @@ std::vector<std::string_view> piped_endings(TaskKind kind) {
     case TaskKind::masked_lm:
       return {".txt", ".jsonl"};
     case TaskKind::text_classification:
+    case TaskKind::summarization:
+    case TaskKind::translation:
       return {".jsonl", ".csv"};
     case TaskKind::token_classification:
       return {".jsonl"};

@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
+#include "shoal/train/command/generated_texts.h"
 #include "shoal/train/command/stream.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/masking.h"
@@ -193,29 +194,53 @@ void check_packing(const DataArguments& data) {
               "as train_file, or leave packing out");
 }
 
+// The options of some tasks only.
+std::vector<GivenOption> options_of_tasks(const RunArguments& a) {
+  using enum TaskKind;
+  const std::vector<TaskKind> pairs = {summarization, translation};
+  const std::vector<TaskKind> rows = {text_classification};
+  const std::vector<TaskKind> rows_or_tags = {text_classification, token_classification};
+  const std::vector<TaskKind> samples = {text_classification, question_answering,
+                                         token_classification, summarization, translation};
+  const DataArguments& data = a.data;
+  return {
+      {"test_file", !data.test_file.empty(), samples},
+      {"validation_mismatched_file", !data.validation_mismatched_file.empty(), rows},
+      {"test_mismatched_file", !data.test_mismatched_file.empty(), rows},
+      {"label_list", !data.label_list.empty(), rows_or_tags},
+      {"do_predict", a.training.do_predict, samples},
+      {"task_name", !data.task_name.empty(), rows_or_tags},
+      {"column_names",
+       !data.column_names.empty(),
+       {text_classification, summarization, translation}},
+      {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
+      {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
+      {"add_special_tokens false", !data.add_special_tokens, {causal_lm}},
+      {"packing", data.packing, {causal_lm}},
+      {"eval_packing", packs_evaluation(data), {causal_lm}},
+      {"label_all_tokens", data.label_all_tokens, {token_classification}},
+      {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}},
+      {"text_column", !data.text_column.empty(), {summarization}},
+      {"summary_column", !data.summary_column.empty(), {summarization}},
+      {"lang", !data.lang.empty(), {summarization}},
+      {"source_lang", !data.source_lang.empty(), {translation}},
+      {"target_lang", !data.target_lang.empty(), {translation}},
+      {"source_prefix", !data.source_prefix.empty(), pairs},
+      {"max_source_length", data.max_source_length.has_value(), pairs},
+      {"max_target_length", data.max_target_length != DataArguments{}.max_target_length, pairs},
+      {"val_max_target_length", data.val_max_target_length.has_value(), pairs},
+      {"forced_bos_token", !data.forced_bos_token.empty(), pairs},
+      {"predict_with_generate", a.training.predict_with_generate.value_or(false), pairs},
+      {"generation_max_length", a.training.generation_max_length.has_value(), pairs},
+      {"generation_num_beams", a.training.generation_num_beams.has_value(), pairs},
+  };
+}
+
 // Refuses options of other tasks, and requires those of this task.
 void check_data(const RunArguments& a, TaskKind kind) {
   using enum TaskKind;
-  const std::vector<TaskKind> samples = {text_classification, question_answering,
-                                         token_classification};
-  const std::vector<TaskKind> rows = {text_classification};
-  const std::vector<TaskKind> rows_or_tags = {text_classification, token_classification};
   const DataArguments& data = a.data;
-  for (const GivenOption& given :
-       {GivenOption{"test_file", !data.test_file.empty(), samples},
-        {"validation_mismatched_file", !data.validation_mismatched_file.empty(), rows},
-        {"test_mismatched_file", !data.test_mismatched_file.empty(), rows},
-        {"label_list", !data.label_list.empty(), rows_or_tags},
-        {"do_predict", a.training.do_predict, samples},
-        {"task_name", !data.task_name.empty(), rows_or_tags},
-        {"column_names", !data.column_names.empty(), rows},
-        {"text_column_names", !data.text_column_names.empty(), rows_or_tags},
-        {"version_2_with_negative", data.version_2_with_negative, {question_answering}},
-        {"add_special_tokens false", !data.add_special_tokens, {causal_lm}},
-        {"packing", data.packing, {causal_lm}},
-        {"eval_packing", packs_evaluation(data), {causal_lm}},
-        {"label_all_tokens", data.label_all_tokens, {token_classification}},
-        {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}}})
+  for (const GivenOption& given : options_of_tasks(a))
     if (given.is_given &&
         std::find(given.tasks.begin(), given.tasks.end(), kind) == given.tasks.end()) {
       std::vector<std::string_view> names;
@@ -231,7 +256,8 @@ void check_data(const RunArguments& a, TaskKind kind) {
                   fmt::format("give --task {}", fmt::join(names, " or ")));
     }
   check_packing(data);
-  if (std::find(samples.begin(), samples.end(), kind) == samples.end()) return;
+  if (kind == causal_lm || kind == masked_lm) return;
+  if (learns_pairs(kind)) check_pairs(a);
   SHOAL_CHECK(kind != question_answering || !splits_train_file(data),
               "validation_split_percentage is of text and rows; give the questions to validate as "
               "validation_file");
@@ -282,13 +308,21 @@ std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kin
       kind == TaskKind::question_answering                                              ? 384
       : kind == TaskKind::text_classification || kind == TaskKind::token_classification ? 128
                                                                                         : 1024;
-  const std::int64_t size = a.data.block_size.value_or(std::min(usual, task.positions()));
+  const char* const option = learns_pairs(kind) ? "max_source_length" : "block_size";
+  const auto& given = learns_pairs(kind) ? a.data.max_source_length : a.data.block_size;
+  const std::int64_t size = given.value_or(std::min(usual, task.positions()));
   if (size > task.positions())
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("block_size is {}, but the model has {} positions", size, task.positions()),
-        fmt::format("use --block_size {} or fewer", task.positions()));
+        fmt::format("{} is {}, but the model has {} positions", option, size, task.positions()),
+        fmt::format("use --{} {} or fewer", option, task.positions()));
   return size;
+}
+
+// Targets are short, so they are padded less.
+std::int64_t target_multiple(const DataArguments& data) {
+  if (data.pad_to_max_length) return data.max_target_length;
+  return data.pad_to_multiple_of > 0 ? data.pad_to_multiple_of : 8;
 }
 
 std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
@@ -301,7 +335,8 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
   const parallel::ParallelPlan plan =
       a.training.model_parallel ? a.training.model_parallel->plan : parallel::ParallelPlan{};
   const bool shares = plan.tensor.prescaled_batch && !plan.tensor.speed;
-  const std::int64_t even = std::lcm(multiple, std::int64_t{shares ? plan.mesh.tensor : 1});
+  const std::int64_t ranks = shares ? plan.mesh.tensor : 1;
+  const std::int64_t even = std::lcm(multiple, ranks);
   // Blocks all have the same length and need no padding.
   const bool blocks = setup.kind == TaskKind::causal_lm ||
                       (setup.kind == TaskKind::masked_lm && !a.data.line_by_line);
@@ -314,7 +349,8 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
                        .whole_words = a.data.whole_word_mask,
                        .pad_to_multiple_of = pads});
   if (setup.samples)
-    return std::make_shared<PaddingCollator>(setup.padding, pads, setup.samples->labels_of());
+    return std::make_shared<PaddingCollator>(setup.padding, pads, setup.samples->labels_of(),
+                                             std::lcm(target_multiple(a.data), ranks));
   return std::make_shared<PaddingCollator>();
 }
 
@@ -357,10 +393,12 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
                 "give tokenizer_name: a directory, a tokenizer.json or a vocab.txt");
   if (setup.tokenizer && model.takes_vocabulary) take_vocabulary(model, *setup.tokenizer);
   if (setup.tokenizer) setup.padding = take_padding(model, *setup.tokenizer, setup.notices);
-  setup.samples = make_task_data(model.kind, a.data, model.config);
+  setup.samples = make_task_data(model.kind, a.data, model.config, setup.tokenizer,
+                                 generates_texts(a, model.kind));
   if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
                          {.gradient_checkpointing = a.training.gradient_checkpointing});
+  setup.generation = generation_of(a, setup);
   check_metric(a, setup);
   setup.block_size = block_size_of(a, *setup.task, model.kind);
   setup.collator = collator_of(a, setup, on_cpu);
@@ -383,6 +421,7 @@ void open_data(const RunArguments& a, const World& world, collectives::WatchedSt
                                                  .tokenizer = setup.tokenizer,
                                                  .max_length = setup.block_size,
                                                  .may_lack_answers = may_lack_answers,
+                                                 .trains = path == data.train_file,
                                                  .limit = limit,
                                                  .threads = workers},
                                                 setup.notices);

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shoal/collectives/watched_store.h"
+#include "shoal/nn/models/generate.h"
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/runtime/rendezvous/world.h"
 #include "shoal/train/command/choose_model.h"
@@ -52,6 +54,7 @@ struct RunSetup {
   SourceRegistry sources;                                           // remote places to read from
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
+  std::optional<nn::GenerationOptions> generation;  // predictions are texts
   std::int64_t block_size = 0;
   TokenId padding = 0;               // pads samples, or blocks
   std::vector<std::string> notices;  // for rank 0 to print

@@ -22,6 +22,8 @@ namespace fs = std::filesystem;
 std::vector<std::string_view> shard_endings(TaskKind kind) {
   switch (kind) {
     case TaskKind::text_classification:
+    case TaskKind::summarization:
+    case TaskKind::translation:
       return {".tsv", ".csv", ".jsonl", ".json"};
     case TaskKind::question_answering:
       return {".json"};
@@ -234,6 +236,7 @@ std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup&
                                           Opening{.path = {},
                                                   .tokenizer = setup.tokenizer,
                                                   .max_length = setup.block_size,
+                                                  .trains = true,
                                                   .is_shard = true,
                                                   .threads = where.threads},
                                           setup.sources, where.output_directory);

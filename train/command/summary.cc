@@ -79,7 +79,13 @@ std::vector<std::string> result_lines(const TrainerState& state,
 
 std::string next_line(TaskKind kind, const std::string& directory) {
   const bool predicts = kind != TaskKind::causal_lm && kind != TaskKind::masked_lm;
-  const std::string use = predicts ? fmt::format("`shoal predict --model {} FILE`", directory)
+  // config.json does not say which of the two an encoder-decoder learned.
+  const char* const task = kind == TaskKind::summarization ? " --task summarization"
+                           : kind == TaskKind::translation
+                               ? " --task translation --source-lang LANGUAGE --target-lang LANGUAGE"
+                               : "";
+  const std::string use = predicts
+                              ? fmt::format("`shoal predict --model {}{} FILE`", directory, task)
                           : kind == TaskKind::causal_lm
                               ? fmt::format("`shoal generate --model {} --prompt TEXT`", directory)
                               : fmt::format("`shoal evaluate --model {} FILE`", directory);

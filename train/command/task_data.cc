@@ -8,6 +8,7 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/json_fields.h"
@@ -93,7 +94,9 @@ std::vector<double> probabilities(std::span<const float> scores) {
 }
 
 std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArguments& data,
-                                               const nlohmann::json& config) {
+                                               const nlohmann::json& config,
+                                               std::shared_ptr<const Tokenizer> tokenizer,
+                                               bool generates) {
   switch (kind) {
     case TaskKind::text_classification:
       return classified_rows(data, config);
@@ -101,6 +104,12 @@ std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArgument
       return answered_questions(data);
     case TaskKind::token_classification:
       return tagged_words(data, config);
+    case TaskKind::summarization:
+    case TaskKind::translation:
+      return paired_texts(kind, {.data = data,
+                                 .tokenizer = std::move(tokenizer),
+                                 .is_mbart = nn::model_type_of(config) == "mbart",
+                                 .generates = generates});
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
       break;

@@ -28,6 +28,7 @@ struct Opening {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::int64_t max_length = 0;          // tokens per sample
   bool may_lack_answers = false;        // a file to predict: labels, answers or tags may be missing
+  bool trains = false;                  // the training set
   bool is_shard = false;                // shard of a stream: only skipped rows are reported
   std::optional<std::int64_t> limit{};  // only the first rows, questions or sentences
   int threads = 1;                      // for tokenizing
@@ -65,16 +66,25 @@ class TaskData {
 };
 
 // Null if the task learns from plain text. Reads files only to find labels; `config` is the model's
-// config.json.
+// config.json. `generates`: predictions are texts (predict_with_generate).
 std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArguments& data,
-                                               const nlohmann::json& config);
+                                               const nlohmann::json& config,
+                                               std::shared_ptr<const Tokenizer> tokenizer,
+                                               bool generates);
 
-// One per task; defined in run_rows.cc, run_questions.cc and run_tags.cc.
+// One per task; defined in rows.cc, questions.cc, tags.cc and pairs.cc.
 std::shared_ptr<const TaskData> classified_rows(const DataArguments& data,
                                                 const nlohmann::json& config);
 std::shared_ptr<const TaskData> answered_questions(const DataArguments& data);
 std::shared_ptr<const TaskData> tagged_words(const DataArguments& data,
                                              const nlohmann::json& config);
+struct PairedTextsOptions {
+  const DataArguments& data;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  bool is_mbart = false;  // texts have a language
+  bool generates = false;
+};
+std::shared_ptr<const TaskData> paired_texts(TaskKind kind, const PairedTextsOptions& options);
 
 // The classes named in config.json; empty if they are LABEL_0, LABEL_1, ...
 LabelSet labels_in(const nlohmann::json& config);

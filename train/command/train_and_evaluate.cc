@@ -73,7 +73,7 @@ class TrainingBegan final : public TrainerCallback {
 // changes it. Rank 0 writes the files of an evaluation.
 ComputeMetrics metrics_of(const RankParts& rank, const OutputFiles& output,
                           std::shared_ptr<const Dataset>& asked) {
-  if (!rank.setup.samples) return {};
+  if (!rank.setup.samples || rank.setup.samples->metric_names().empty()) return {};
   return [&rank, &output, &asked](const Predictions& predictions) {
     const TaskData& samples = *rank.setup.samples;
     if (rank.world.rank == 0 && asked == rank.setup.eval_dataset)
@@ -208,6 +208,7 @@ class RankRun {
     parts.shard_by_rank = rank_.arguments.data.shard_by_rank;
     parts.eval_dataset = rank_.setup.eval_dataset;
     parts.collator = rank_.setup.collator;
+    parts.generation = rank_.setup.generation;
     parts.initial_weights = rank_.setup.initial_weights;
     if (main_rank_) parts.predicted = rank_.forecast.record;
     if (console_) parts.callbacks.push_back(console_.get());

@@ -94,12 +94,28 @@ Tensor labels_of_samples(std::span<const Sample> samples, MemoryResource& memory
   return values.defined() ? values : classes;
 }
 
+// Undefined if no sample has labels.
+Tensor second_sequences(std::span<const Sample> samples, std::int64_t multiple,
+                        MemoryResource& memory) {
+  std::int64_t longest = 0;
+  for (const Sample& sample : samples) longest = std::max(longest, std::ssize(sample.labels));
+  if (longest == 0) return {};
+  return padded(samples, (longest + multiple - 1) / multiple * multiple, kIgnoreLabel, memory,
+                [](const Sample& sample, std::int32_t* row) {
+                  return std::copy(sample.labels.begin(), sample.labels.end(), row);
+                });
+}
+
 }  // namespace
 
 PaddingCollator::PaddingCollator(std::int32_t pad_id, std::int64_t pad_to_multiple_of,
-                                 LabelsOf labels)
-    : pad_id_(pad_id), multiple_(pad_to_multiple_of), labels_(labels) {
-  SHOAL_CHECK(multiple_ > 0, "collate: padding to a multiple of {}", multiple_);
+                                 LabelsOf labels, std::int64_t label_multiple)
+    : pad_id_(pad_id),
+      multiple_(pad_to_multiple_of),
+      labels_(labels),
+      label_multiple_(label_multiple) {
+  SHOAL_CHECK(multiple_ > 0 && label_multiple_ > 0, "collate: padding to multiples of {} and {}",
+              multiple_, label_multiple_);
 }
 
 Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& memory) const {
@@ -136,6 +152,8 @@ Batch PaddingCollator::collate(std::span<const Sample> samples, MemoryResource& 
   batch.input_ids = padded(samples, columns, pad_id_, memory, ids);
   if (labels_ == LabelsOf::sample) {
     batch.labels = labels_of_samples(samples, memory);
+  } else if (labels_ == LabelsOf::sequence) {
+    batch.labels = second_sequences(samples, label_multiple_, memory);
   } else if (labels || is_padded) {
     batch.labels = padded(
         samples, columns, kIgnoreLabel, memory, [&](const Sample& sample, std::int32_t* row) {

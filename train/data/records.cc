@@ -41,10 +41,10 @@ Record::Kind kind_of_json(const nlohmann::json& value) {
   return value.is_array() ? Record::Kind::list : Record::Kind::object;
 }
 
-// The text of a scalar value; empty for a list or an object.
+// The text of a scalar value, the JSON text of an object; empty for a list.
 std::string scalar_text(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
-  return value.is_structured() ? std::string() : value.dump();
+  return value.is_array() ? std::string() : value.dump();
 }
 
 Record::Item item_type_of(const nlohmann::json& item) {
@@ -185,6 +185,12 @@ const std::string& Record::text(std::string_view name) const {
 const std::string& Record::value(std::string_view name) const {
   const std::size_t field = need(name);
   if (kind_of(field) >= Kind::list) wrong_kind(field, "a text or a number");
+  return texts_[field];
+}
+
+const std::string& Record::object(std::string_view name) const {
+  const std::size_t field = need(name);
+  if (kind_of(field) != Kind::object) wrong_kind(field, "an object");
   return texts_[field];
 }
 

@@ -43,7 +43,7 @@ class Record {
     std::string mixed = {};                   // shows two items of different types; empty: none
   };
   using Lists = std::map<std::size_t, List>;  // keyed by field index
-  // `texts` has one entry per name; entries of lists and objects are ignored. `kinds`: one per
+  // `texts` has one entry per name; entries of lists are ignored. `kinds`: one per
   // name; empty for a TSV or CSV.
   Record(std::string place, ColumnNames names, std::vector<std::string> texts,
          std::vector<Kind> kinds = {}, Lists lists = {})
@@ -65,6 +65,7 @@ class Record {
   // number. All messages begin with the place.
   const std::string& text(std::string_view name) const;
   const std::string& value(std::string_view name) const;       // text, number or boolean
+  const std::string& object(std::string_view name) const;      // its JSON text
   const std::string* find_text(std::string_view name) const;   // null: text() would throw
   const std::string* find_value(std::string_view name) const;  // null: value() would throw
   double number(std::string_view name) const;

@@ -10,6 +10,7 @@
 
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
+#include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
 #include "shoal/runtime/base/error.h"
@@ -31,6 +32,10 @@ bool is_known(const nlohmann::json& config) {
 bool is_decoder_config(const nlohmann::json& config) {
   return config.is_object() &&
          std::ranges::count(nn::causal_lm_types(), nn::model_type_of(config)) > 0;
+}
+
+bool is_encoder_decoder_config(const nlohmann::json& config) {
+  return config.is_object() && nn::is_encoder_decoder_type(nn::model_type_of(config));
 }
 
 nlohmann::json overridden_config(nlohmann::json config, const std::string& overrides,
@@ -60,6 +65,9 @@ nlohmann::json overridden_config(nlohmann::json config, const std::string& overr
 
 nlohmann::json completed_config(const nlohmann::json& config, const std::string& source) {
   if (is_decoder_config(config)) return nn::complete_causal_lm_config(config, source);
+  if (is_encoder_decoder_config(config))
+    return nn::completed_config(config,
+                                nn::EncoderDecoderConfig::from_json(config, source).known_fields());
   return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
 }
 

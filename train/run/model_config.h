@@ -9,6 +9,8 @@ namespace shoal {
 
 // True if the model_type is one of nn::causal_lm_types().
 bool is_decoder_config(const nlohmann::json& config);
+// True if it is one of an encoder-decoder (T5, BART, mBART).
+bool is_encoder_decoder_config(const nlohmann::json& config);
 // Throws corrupt_data or invalid_argument unless Shoal knows the model_type of `config`.
 void check_model_type(const nlohmann::json& config, const std::string& source);
 // A configuration with only a model_type. Throws invalid_argument with the known ones.

@@ -6,15 +6,19 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/json_fields.h"
 #include "shoal/train/tasks/causal_lm.h"
 #include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
+#include "shoal/train/tasks/encoder_decoder.h"
 
 namespace shoal {
 namespace {
+
+constexpr std::string_view kGenerates = "ForConditionalGeneration";
 
 struct Known {
   TaskKind kind;
@@ -31,7 +35,9 @@ constexpr std::array kKnown = {
     Known{TaskKind::question_answering, "question-answering", "ForQuestionAnswering",
           nn::EncoderTask::question_answering, nn::DecoderHead::question_answering},
     Known{TaskKind::token_classification, "token-classification", "ForTokenClassification",
-          nn::EncoderTask::token_classification, nn::DecoderHead::token_classification}};
+          nn::EncoderTask::token_classification, nn::DecoderHead::token_classification},
+    Known{TaskKind::summarization, "summarization", kGenerates, {}, {}},
+    Known{TaskKind::translation, "translation", kGenerates, {}, {}}};
 
 const Known& known(TaskKind kind) {
   for (const Known& one : kKnown)
@@ -53,7 +59,8 @@ std::optional<TaskKind> task_of(const nlohmann::json& config) {
       classes != nullptr && classes->is_array())
     for (const nlohmann::json& name : *classes)
       for (const Known& one : kKnown)
-        if (name.is_string() && name.get_ref<const std::string&>().ends_with(one.class_ending))
+        if (name.is_string() && one.class_ending != kGenerates &&
+            name.get_ref<const std::string&>().ends_with(one.class_ending))
           return one.kind;
   if (is_decoder(nn::model_type_of(config))) return TaskKind::causal_lm;
   return std::nullopt;
@@ -63,10 +70,15 @@ void check_task(TaskKind kind, const nlohmann::json& config, std::string_view so
   const Known& task = known(kind);
   const std::string type = nn::model_type_of(config);
   if (type.empty()) return;  // make_task() refuses it
-  if (is_decoder(type) ? task.decoder.has_value() : task.encoder.has_value()) return;
+  const bool generates = nn::is_encoder_decoder_type(type);
+  if (generates          ? task.class_ending == kGenerates
+      : is_decoder(type) ? task.decoder.has_value()
+                         : task.encoder.has_value())
+    return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
-              is_decoder(type)
+              generates ? "t5, bart and mbart do summarization and translation"
+              : is_decoder(type)
                   ? fmt::format("{} do causal-lm, text-classification, question-answering and "
                                 "token-classification",
                                 fmt::join(nn::causal_lm_types(), ", "))
@@ -82,6 +94,10 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
     return std::make_unique<CausalLmTask>(
         nn::make_causal_lm(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
+  if (nn::is_encoder_decoder_type(nn::model_type_of(config)))
+    return std::make_unique<EncoderDecoderTask>(nn::EncoderDecoderConfig::from_json(config, source),
+                                                std::move(tokenizer),
+                                                options.gradient_checkpointing);
   if (is_decoder(nn::model_type_of(config)))
     return std::make_unique<DecoderWithHead>(
         nn::make_headed_decoder(config, source, *known(kind).decoder), std::move(tokenizer),

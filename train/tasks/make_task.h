@@ -18,12 +18,14 @@ enum class TaskKind : std::uint8_t {
   masked_lm,
   text_classification,
   question_answering,
-  token_classification
+  token_classification,
+  summarization,
+  translation
 };
 std::string_view to_string(TaskKind kind);  // "causal-lm", "text-classification", ...
 
 // The task that the model of this config.json was trained for, by its `architectures` and
-// model_type; nullopt if they do not name a known task.
+// model_type; nullopt if they do not name one known task. (A T5 both summarizes and translates.)
 std::optional<TaskKind> task_of(const nlohmann::json& config);
 
 // Throws invalid_argument if a model of this type has no head for the task.

@@ -14,6 +14,10 @@
 
 namespace shoal {
 
+namespace nn {
+class EncoderDecoder;
+}
+
 // Not thread-safe unless stated. A task does not depend on ranks.
 class Task {
  public:
@@ -22,6 +26,9 @@ class Task {
   virtual nn::Module& module() = 0;
   // The module as a chain of units, which pipelines and sharding need; null: it is no chain.
   virtual nn::Chain* chain() { return nullptr; }
+  // The model that generates text for a batch's input (nn/models/encoder_decoder/generate.h); null:
+  // the task has scores.
+  virtual nn::EncoderDecoder* generator() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
   // The fields of config.json that the model knows, with their values. Null: not known, so a
   // resumed run compares only tensors.

@@ -174,7 +174,14 @@ void declare_logging(OptionSet& options, TrainingArguments& a) {
              .help = "evaluate every so many; below 1: share; null: logging_steps"})
       .real("eval_delay", &a.eval_delay,
             {.min = 0, .help = "no evaluation before so many steps, or epochs (eval_strategy)"})
-      .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"});
+      .boolean("eval_on_start", &a.eval_on_start, {.help = "evaluate before the first step"})
+      .boolean("predict_with_generate", &a.predict_with_generate,
+               {.help = "summarization, translation: evaluation generates texts and scores them; "
+                        "null: with do_predict, or without do_train"})
+      .integer("generation_max_length", &a.generation_max_length,
+               {.min = 2, .help = "tokens, with the start; null: val_max_target_length"})
+      .integer("generation_num_beams", &a.generation_num_beams,
+               {.min = 1, .help = "1: greedy; null: the model's", .aliases = {"num_beams"}});
 }
 
 void declare_checkpoints(OptionSet& options, TrainingArguments& a) {
@@ -401,7 +408,9 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
                             {"masked-lm", "masked-lm"},
                             {"text-classification", "text-classification"},
                             {"question-answering", "question-answering"},
-                            {"token-classification", "token-classification"}},
+                            {"token-classification", "token-classification"},
+                            {"summarization", "summarization"},
+                            {"translation", "translation"}},
                            {.help = "what is learned; empty: what the model's config.json is for"})
       .string(
           "model_name_or_path", &arguments.model_name_or_path,
@@ -414,7 +423,7 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
       .string(
           "model_type", &arguments.model_type,
           {.help = "a new model of this type: gpt2, llama, mistral, qwen2, qwen3, bert, roberta, "
-                   "distilbert, albert"})
+                   "distilbert, albert, t5, bart, mbart"})
       .string("config_overrides", &arguments.config_overrides,
               {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
                        "(hidden_size=128, ... of a bert)"})
@@ -429,6 +438,7 @@ void declare_options(OptionSet& options, DataArguments& arguments) {
   declare_data(options, arguments);
   declare_rows(options, arguments);
   declare_tasks(options, arguments);
+  declare_pairs(options, arguments);
 }
 
 std::string_view to_string(Sampling sampling) {

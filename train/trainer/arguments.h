@@ -100,6 +100,11 @@ struct TrainingArguments {
   std::optional<double> eval_steps;  // nullopt: logging_steps
   double eval_delay = 0;             // in the unit of eval_strategy
   bool eval_on_start = false;
+  // Evaluation and prediction of sequence-to-sequence tasks generate texts. nullopt: if do_predict,
+  // or if nothing is trained.
+  std::optional<bool> predict_with_generate;
+  std::optional<std::int64_t> generation_max_length;  // nullopt: val_max_target_length
+  std::optional<std::int64_t> generation_num_beams;   // nullopt: generation_config.json
 
   // --- checkpoints
   Interval save_strategy = Interval::steps;
@@ -211,6 +216,17 @@ struct DataArguments {
   double mlm_probability = 0.15;
   bool whole_word_mask = false, line_by_line = false;
 
+  // --- texts with a summary or a translation
+  std::string text_column, summary_column;  // empty: the usual names, or the first two
+  std::string source_lang, target_lang;     // of translations; mBART's with the region: en_XX
+  std::string lang;                         // of mBART's summaries
+  std::string source_prefix;
+  std::optional<std::int64_t> max_source_length;  // tokens; nullopt: min(1024, the positions)
+  std::int64_t max_target_length = 128;
+  std::optional<std::int64_t> val_max_target_length;  // nullopt: max_target_length
+  std::string forced_bos_token;
+  bool ignore_pad_token_for_loss = true;
+
   // --- padding of samples whose lengths differ
   std::int64_t pad_to_multiple_of = 0;  // 0: 8 on a GPU, 32 on a CPU
   bool pad_to_max_length = false;
@@ -219,6 +235,7 @@ struct DataArguments {
 void declare_options(OptionSet& options, TrainingArguments& arguments);
 void declare_options(OptionSet& options, ModelArguments& arguments);
 void declare_options(OptionSet& options, DataArguments& arguments);
+void declare_pairs(OptionSet& options, DataArguments& arguments);  // of declare_options()
 // Declares as options the keys of mp_parameters that no other run option covers.
 void declare_plan_options(OptionSet& options, TrainingArguments& arguments);
 // Other programs' words for options, which messages about wrong names explain.

@@ -67,9 +67,10 @@ class Engine {
   std::string describe_capture() { return steps_.describe(); }
   // Statistics of gradient reduction since prepare_training(); nullopt on a device.
   std::optional<parallel::ReducerStatistics> reduced() const;
-  // Statistics of offloaded activations on this rank; nullopt without offloading. Graph replays are
-  // not counted.
+  // Of this rank's offloaded activations; nullopt without offloading. Replays are not counted.
   std::optional<parallel::OffloadStatistics> offloaded() const;
+  nn::Context& context() { return context_; }              // that of the model's kernels
+  int position_parts() const { return mesh_.shape().tp; }  // must divide a sample's positions
   bool has_pipeline() const { return mesh_.shape().pp > 1; }
   // Time of a step by phase. Phases are unknown on a device, which runs asynchronously to the host.
   StepClock& clock() { return clock_; }

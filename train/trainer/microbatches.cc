@@ -54,10 +54,11 @@ nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int
 
 // A single row without targets.
 nn::ChainInput row_without_targets(const Task& task, std::int64_t length, MemoryResource& memory) {
-  nn::ChainInput input;
-  input.ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
-  input.targets = task.no_targets(1, length, memory);
-  return input;
+  Batch batch;
+  batch.rows = 1;
+  batch.input_ids = Tensor::zeros({1, length}, DType::i32, memory, MemoryTag::data);
+  batch.labels = task.no_targets(1, length, memory);
+  return task.chain_input(batch, memory);
 }
 
 }  // namespace

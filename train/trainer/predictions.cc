@@ -56,22 +56,38 @@ void GatheredPredictions::add(const Batch& batch, std::int64_t first_row, const 
     const std::int64_t length = length_of(batch, row);
     Own own{.index = batch.ordinals.first + row * batch.ordinals.stride, .of = {}};
     own.of.scores = front_of_row<float>(scores, i, of_positions_ ? length * classes_ : classes_);
-    if (const Tensor& labels = batch.labels; labels.defined()) {
-      const std::int64_t each = labels.count() / labels.shape()[0];
-      const bool per_position = labels.shape() == batch.input_ids.shape() && of_positions_;
-      if (labels.dtype() == DType::f32)
-        own.of.values = front_of_row<float>(labels, row, each);
-      else
-        own.of.labels = front_of_row<std::int32_t>(labels, row, per_position ? length : each);
-    }
+    add_labels(batch, row, of_positions_, own);
+    own_.push_back(std::move(own));
+  }
+}
+
+void GatheredPredictions::add_labels(const Batch& batch, std::int64_t row, bool of_positions,
+                                     Own& own) const {
+  const Tensor& labels = batch.labels;
+  if (!labels.defined()) return;
+  const std::int64_t each = labels.count() / labels.shape()[0];
+  const bool per_position = labels.shape() == batch.input_ids.shape() && of_positions;
+  if (labels.dtype() == DType::f32)
+    own.of.values = front_of_row<float>(labels, row, each);
+  else
+    own.of.labels =
+        front_of_row<std::int32_t>(labels, row, per_position ? length_of(batch, row) : each);
+}
+
+void GatheredPredictions::add(const Batch& batch,
+                              const std::vector<std::vector<std::int32_t>>& tokens) {
+  for (std::int64_t row = 0; row < std::ssize(tokens); ++row) {
+    Own own{.index = batch.ordinals.first + row * batch.ordinals.stride, .of = {}};
+    own.of.tokens = tokens[static_cast<std::size_t>(row)];
+    add_labels(batch, row, /*of_positions=*/false, own);
     own_.push_back(std::move(own));
   }
 }
 
 Predictions GatheredPredictions::take(collectives::Communicator* ranks) {
-  // For each sample: whether this rank has it, and its numbers of scores, labels and values. At the
-  // end: the shape.
-  constexpr std::size_t kFields = 4;
+  // For each sample: whether this rank has it, and its numbers of scores, labels, values and
+  // tokens. At the end: the shape.
+  constexpr std::size_t kVectors = 4, kFields = 1 + kVectors;
   const auto count = static_cast<std::size_t>(samples_);
   std::vector<std::int64_t> sizes(kFields * count, 0);
   for (const Own& own : own_) {
@@ -81,32 +97,35 @@ Predictions GatheredPredictions::take(collectives::Communicator* ranks) {
     fields[1] = std::ssize(own.of.scores);
     fields[2] = std::ssize(own.of.labels);
     fields[3] = std::ssize(own.of.values);
+    fields[4] = std::ssize(own.of.tokens);
   }
   spread(ranks, sizes);
   std::int64_t shape[] = {classes_, of_positions_ ? 1 : 0};
   if (ranks != nullptr) ranks->all_reduce(shape, shape, 2, DType::i64, ReduceOp::max)->wait();
 
-  std::vector<std::size_t> starts[3];
-  std::size_t totals[3] = {0, 0, 0};
+  std::vector<std::size_t> starts[kVectors];
+  std::size_t totals[kVectors] = {};
   for (std::size_t i = 0; i < count; ++i) {
     if (sizes[kFields * i] != 1)
       throw_error(ErrorCode::internal, "sample {} was predicted {} times", i, sizes[kFields * i]);
-    for (std::size_t field = 0; field < 3; ++field) {
+    for (std::size_t field = 0; field < kVectors; ++field) {
       starts[field].push_back(totals[field]);
       totals[field] += static_cast<std::size_t>(sizes[kFields * i + 1 + field]);
     }
   }
   std::vector<float> scores(totals[0], 0), values(totals[2], 0);
-  std::vector<std::int32_t> labels(totals[1], 0);
+  std::vector<std::int32_t> labels(totals[1], 0), tokens(totals[3], 0);
   for (const Own& own : std::exchange(own_, {})) {
     const auto i = static_cast<std::size_t>(own.index);
     std::ranges::copy(own.of.scores, scores.data() + starts[0][i]);
     std::ranges::copy(own.of.labels, labels.data() + starts[1][i]);
     std::ranges::copy(own.of.values, values.data() + starts[2][i]);
+    std::ranges::copy(own.of.tokens, tokens.data() + starts[3][i]);
   }
   spread(ranks, scores);
   spread(ranks, labels);
   spread(ranks, values);
+  spread(ranks, tokens);
 
   Predictions all{.classes = shape[0], .of_positions = shape[1] != 0, .samples = {}};
   all.samples.resize(count);
@@ -115,7 +134,7 @@ Predictions GatheredPredictions::take(collectives::Communicator* ranks) {
       const auto first = from.begin() + static_cast<std::ptrdiff_t>(starts[field][i]);
       return std::vector(first, first + sizes[kFields * i + 1 + field]);
     };
-    all.samples[i] = {part(scores, 0), part(labels, 1), part(values, 2)};
+    all.samples[i] = {part(scores, 0), part(labels, 1), part(values, 2), part(tokens, 3)};
   }
   return all;
 }

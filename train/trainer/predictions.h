@@ -15,6 +15,7 @@ struct SamplePrediction {
   // From the collator. Labels of positions have one entry per position.
   std::vector<std::int32_t> labels;
   std::vector<float> values;
+  std::vector<std::int32_t> tokens;  // generated ids, instead of scores
 };
 
 struct Predictions {
@@ -33,6 +34,8 @@ class GatheredPredictions {
   explicit GatheredPredictions(std::int64_t samples) : samples_(samples) {}
   // scores: f32 [n, ..] in host memory, for the batch's rows from first_row on.
   void add(const Batch& batch, std::int64_t first_row, const Tensor& scores);
+  // The batch's rows of generated ids.
+  void add(const Batch& batch, const std::vector<std::vector<std::int32_t>>& tokens);
   // Returns the predictions of all ranks, on every rank. `ranks` null: this rank has them all.
   // Collective; blocks. Temporarily holds all predictions twice in memory. A duplicate or missing
   // sample is an internal error.
@@ -43,6 +46,7 @@ class GatheredPredictions {
     std::int64_t index = 0;
     SamplePrediction of;
   };
+  void add_labels(const Batch& batch, std::int64_t row, bool of_positions, Own& own) const;
   std::int64_t samples_, classes_ = 0;
   bool of_positions_ = false;
   std::vector<Own> own_;

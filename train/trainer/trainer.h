@@ -24,6 +24,7 @@
 #include "shoal/collectives/communicator_options.h"
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/capture/planned_memory.h"
+#include "shoal/nn/models/generate.h"
 #include "shoal/parallel/activation/offload.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/trace/trace.h"
@@ -84,6 +85,9 @@ struct TrainerParts {
   std::int64_t shuffle_buffer = 10000;
   bool shard_by_rank = false;  // each replica streams every N-th shard; false: all share one order
   std::shared_ptr<const Collator> collator;
+  // If set, evaluations and predictions generate texts (SamplePrediction::tokens) instead of
+  // computing scores. The task must have a Task::generator().
+  std::optional<nn::GenerationOptions> generation;
   // A directory with the initial weights; empty: initialised from the seed.
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;

@@ -5,6 +5,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/ordered_fields.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
+#include "shoal/train/trainer/generation.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -45,10 +46,16 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
   std::vector<Batch> some;
   GatheredPredictions gathered(result.samples);
   Engine::Scores scores;
-  if (predict)
+  if (predict && !parts.generation)
     scores = [&](std::size_t batch, std::int64_t first_row, const Tensor& rows) {
       gathered.add(some.at(batch), first_row, rows);
     };
+  const GenerationPlace generates{.engine = engine.get(),
+                                  .model = parts.task->generator(),
+                                  .host = &parts.host(),
+                                  .batch_rows = batch_size};
+  SHOAL_CHECK(!parts.generation || generates.model != nullptr, "{} generates no text",
+              parts.task->describe());
   double sums[] = {0, 0};  // loss, targets
   // Between batches, ranks notice if another one has died or got a request to stop.
   const bool together = engine->evaluates_together();
@@ -64,6 +71,10 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
     const LossSums here = engine->evaluate(some, scores);
     sums[0] += here.loss;
     sums[1] += here.targets;
+    if (predict && parts.generation) {
+      const auto texts = generate_texts(generates, some, *parts.generation);
+      for (std::size_t i = 0; i < some.size() && share.counts; ++i) gathered.add(some[i], texts[i]);
+    }
     done = std::min(result.batches, done + static_cast<std::int64_t>(at_a_time));
     each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, result.batches); });
     stopped_by =

@@ -84,6 +84,12 @@ const std::vector<const EncoderDecoderFamily*>& encoder_decoder_families() {
   return all;
 }
 
+bool is_encoder_decoder_type(std::string_view model_type) {
+  return std::ranges::any_of(encoder_decoder_families(), [&](const EncoderDecoderFamily* family) {
+    return family->model_type == model_type;
+  });
+}
+
 const EncoderDecoderFamily& encoder_decoder_family(std::string_view model_type,
                                                    std::string_view source) {
   std::vector<std::string_view> known;

@@ -65,6 +65,7 @@ const EncoderDecoderFamily& t5_family();
 const EncoderDecoderFamily& bart_family();
 const EncoderDecoderFamily& mbart_family();
 const std::vector<const EncoderDecoderFamily*>& encoder_decoder_families();
+bool is_encoder_decoder_type(std::string_view model_type);
 // Throws invalid_argument, naming `source` and the known types.
 const EncoderDecoderFamily& encoder_decoder_family(std::string_view model_type,
                                                    std::string_view source);

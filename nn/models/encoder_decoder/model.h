@@ -68,6 +68,8 @@ class EncoderDecoder final : public Chain {
 
   // Like load_weights(), with all names that files may use; also keeps generation_config.json.
   LoadReport load(const std::string& directory, const AssignParameter& assign);
+  // Makes save_config() write the directory's generation_config.json. load() implies it.
+  void keep_generation_config(const std::string& directory) { generation_.keep(directory); }
   // Writes config.json and generation_config.json and returns their names. `dtype` is the dtype of
   // the saved weights.
   std::vector<std::string> save_config(const std::string& directory, DType dtype) const;
@@ -75,6 +77,7 @@ class EncoderDecoder final : public Chain {
   std::optional<std::int64_t> generation_id(const std::string& name) const {
     return generation_.id(name, config_.known_fields());
   }
+  void set_generation_id(const std::string& name, std::int64_t id) { generation_.set(name, id); }
 
   Slot<EmbeddingLike> shared;  // read by both stacks and by a tied head
   Slot<Stack> encoder, decoder;

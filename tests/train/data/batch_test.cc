@@ -78,6 +78,21 @@ TEST_F(PaddingCollatorTest, LabelsOfWholeSamples) {
   EXPECT_FALSE(collator.collate(unlabelled, *memory_).labels.defined());
 }
 
+TEST_F(PaddingCollatorTest, SecondSequencesHaveALengthOfTheirOwn) {
+  const PaddingCollator collator(9, 4, LabelsOf::sequence, 3);
+  const std::vector<Sample> pairs = {{.input_ids = {1, 2, 3}, .labels = {4, 5, 6, 7}},
+                                     {.input_ids = {1}, .labels = {8}},
+                                     {.input_ids = {2}}};
+  const Batch batch = collator.collate(pairs, *memory_);
+  EXPECT_EQ(batch.input_ids.shape(), (Shape{3, 4}));
+  EXPECT_EQ(batch.labels.shape(), (Shape{3, 6}));
+  EXPECT_EQ(values<std::int32_t>(batch.labels),
+            (std::vector<std::int32_t>{4, 5, 6, 7, -100, -100, 8, -100, -100, -100, -100, -100,
+                                       -100, -100, -100, -100, -100, -100}));
+  const std::vector<Sample> sources = {{.input_ids = {1}}, {.input_ids = {1, 2}}};
+  EXPECT_FALSE(collator.collate(sources, *memory_).labels.defined());
+}
+
 TEST_F(PaddingCollatorTest, RefusesLabelsOfOtherNumbers) {
   const PaddingCollator collator(0, 1, LabelsOf::sample);
   const auto message = [&](const std::vector<Sample>& samples) -> std::string {

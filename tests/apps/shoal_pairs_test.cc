@@ -1,0 +1,343 @@
+// The real program on summarization and translation: a tiny T5 and a tiny BART learn to reverse
+// words, and to leave noise out.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "apps/shoal_task_fixture.h"
+#include "support/golden.h"
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+
+const std::vector<std::string> kWords = {"red", "blue", "sun", "sea", "old", "new",
+                                         "cat", "dog",  "one", "two", "yes", "no"};
+
+struct Pair {
+  std::string source, target;
+};
+
+class ShoalPairs : public ShoalOnTasks {
+ protected:
+  void SetUp() override {
+    std::vector<std::string> words = kWords;
+    words.emplace_back("noise");
+    write_tokenizer(words);
+  }
+
+  // A unigram model of whole words, with T5's </s> behind each text.
+  void write_tokenizer(const std::vector<std::string>& words) const {
+    std::filesystem::create_directories(tokenizer());
+    json vocabulary = json::array();
+    for (const char* token : {"<pad>", "</s>", "<unk>", "<s>"}) vocabulary.push_back({token, 0.0});
+    for (const std::string& word : words) vocabulary.push_back({"\u2581" + word, -1.0});
+    vocabulary.push_back({"\u2581", -2.0});
+    json added = json::array();
+    for (const auto& [id, token] : {std::pair{0, "<pad>"}, {1, "</s>"}, {2, "<unk>"}, {3, "<s>"}})
+      added.push_back({{"id", id},
+                       {"content", token},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", true}});
+    const json space = {{"type", "Metaspace"},
+                        {"replacement", "\u2581"},
+                        {"prepend_scheme", "always"},
+                        {"split", true}};
+    const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+               end = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
+    const json file = {
+        {"version", "1.0"},
+        {"truncation", nullptr},
+        {"padding", nullptr},
+        {"added_tokens", added},
+        {"normalizer", nullptr},
+        {"pre_tokenizer", space},
+        {"post_processor",
+         {{"type", "TemplateProcessing"},
+          {"single", {text, end}},
+          {"pair", {text, end, {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}, end}},
+          {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {1}}, {"tokens", {"</s>"}}}}}}}},
+        {"decoder", space},
+        {"model",
+         {{"type", "Unigram"}, {"unk_id", 2}, {"vocab", vocabulary}, {"byte_fallback", false}}}};
+    std::ofstream(tokenizer() + "/tokenizer.json") << file;
+    std::ofstream(tokenizer() + "/tokenizer_config.json")
+        << json{{"pad_token", "<pad>"},
+                {"eos_token", "</s>"},
+                {"unk_token", "<unk>"},
+                {"bos_token", "<s>"},
+                {"tokenizer_class", "PreTrainedTokenizerFast"}};
+  }
+  std::string tokenizer() const { return mine_ / "pieces"; }
+
+  // Three to five words; the target reverses them.
+  static std::vector<Pair> reversed(int count, unsigned seed) {
+    std::vector<Pair> pairs;
+    unsigned x = seed;
+    const auto draw = [&x](unsigned bound) {
+      x = x * 1664525U + 1013904223U;
+      return (x >> 16U) % bound;
+    };
+    for (int i = 0; i < count; ++i) {
+      Pair pair;
+      for (unsigned left = 3 + draw(3); left > 0; --left) {
+        const std::string& word = kWords[draw(static_cast<unsigned>(kWords.size()))];
+        pair.source += (pair.source.empty() ? "" : " ") + word;
+        pair.target = word + (pair.target.empty() ? "" : " ") + pair.target;
+      }
+      pairs.push_back(pair);
+    }
+    return pairs;
+  }
+  // The target is the source without the words that are noise.
+  static std::vector<Pair> noisy(int count, unsigned seed) {
+    std::vector<Pair> pairs = reversed(count, seed);
+    for (Pair& pair : pairs) {
+      std::string source;
+      pair.target = pair.source;
+      for (const char c : pair.source) source += c == ' ' ? " noise " : std::string(1, c);
+      pair.source = source;
+    }
+    return pairs;
+  }
+
+  std::string write_translations(const std::string& name, const std::vector<Pair>& pairs) const {
+    std::ofstream file(mine_ / name);
+    for (const Pair& pair : pairs)
+      file << json{{"translation", {{"en", pair.source}, {"de", pair.target}}}} << "\n";
+    return mine_ / name;
+  }
+  std::string write_summaries(const std::string& name, const std::vector<Pair>& pairs) const {
+    std::ofstream file(mine_ / name);
+    file << "text,summary\n";
+    for (const Pair& pair : pairs) file << pair.source << "," << pair.target << "\n";
+    return mine_ / name;
+  }
+
+  static std::vector<std::string> tiny_t5() {
+    return {"--model_type", "t5", "--config_overrides",
+            "d_model=64,d_kv=16,d_ff=128,num_layers=2,num_heads=4,dropout_rate=0,"
+            "relative_attention_num_buckets=8,relative_attention_max_distance=16"};
+  }
+  static std::vector<std::string> tiny_bart() {
+    return {"--model_type", "bart", "--config_overrides",
+            "d_model=64,encoder_layers=2,decoder_layers=2,encoder_ffn_dim=128,decoder_ffn_dim=128,"
+            "encoder_attention_heads=4,decoder_attention_heads=4,max_position_embeddings=64,"
+            "dropout=0,init_std=0.1"};
+  }
+  std::vector<std::string> learns(const std::vector<std::string>& model,
+                                  const std::vector<std::string>& more) const {
+    return overlaid(
+        words_of(model, {"--tokenizer_name", tokenizer(), "--max_source_length", "32",
+                         "--max_target_length", "16", "--pad_to_multiple_of", "4",
+                         "--per_device_train_batch_size", "32", "--per_device_eval_batch_size",
+                         "32", "--lr_scheduler_type", "linear", "--warmup_steps", "20"}),
+        more);
+  }
+  static std::vector<std::string> languages() {
+    return {"--task", "translation", "--source_lang", "en", "--target_lang", "de"};
+  }
+  static std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    return lines;
+  }
+  // The share of lines that equal the pairs' targets.
+  static double exact(const std::vector<std::string>& lines, const std::vector<Pair>& pairs) {
+    EXPECT_EQ(lines.size(), pairs.size());
+    int right = 0;
+    for (std::size_t i = 0; i < std::min(lines.size(), pairs.size()); ++i)
+      right += lines[i] == pairs[i].target ? 1 : 0;
+    return right / static_cast<double>(pairs.size());
+  }
+};
+
+TEST_F(ShoalPairs, T5LearnsToReverseWords) {
+  const std::vector<Pair> held_out = reversed(100, 77);
+  const std::string train = write_translations("train.jsonl", reversed(4000, 5)),
+                    test = write_translations("test.jsonl", held_out);
+  const auto trained = shoal(learns(
+      tiny_t5(),
+      overlaid(languages(), {"--train_file", train, "--validation_file", test, "--test_file", test,
+                             "--do_predict", "--max_steps", "1300", "--output_dir", out()})));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_GE(exact(lines_of(text_of(out() + "/generated_predictions.txt")), held_out), 0.99);
+  const json metrics = json_of(out() + "/eval_results.json");
+  EXPECT_GE(metrics["eval_bleu"], 97.0);
+  EXPECT_GE(metrics["eval_chrf"], 97.0);
+  EXPECT_EQ(json_of(out() + "/config.json")["architectures"][0], "T5ForConditionalGeneration");
+
+  // The saved model predicts alone, with the same texts.
+  const auto lines = shoal(overlaid(
+      {"predict", "--model", out(), test, "--max-source-length", "32", "--max-target-length", "16"},
+      languages()));
+  ASSERT_EQ(lines.status, 0) << lines.err;
+  std::vector<std::string> texts;
+  for (const std::string& line : lines_of(lines.out)) {
+    const json row = json::parse(line);
+    EXPECT_EQ(row["index"], texts.size());
+    texts.push_back(row["prediction"]);
+  }
+  EXPECT_EQ(texts, lines_of(text_of(out() + "/generated_predictions.txt")));
+  const auto measured = shoal(overlaid({"evaluate", "-m", out(), test, "--json",
+                                        "--max-source-length", "32", "--max-target-length", "16"},
+                                       languages()));
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  EXPECT_EQ(json::parse(measured.out)["eval_bleu"], metrics["eval_bleu"]);
+}
+
+TEST_F(ShoalPairs, BartLearnsToLeaveNoiseOut) {
+  const std::vector<Pair> held_out = noisy(100, 78);
+  const std::string train = write_summaries("train.csv", noisy(2000, 6)),
+                    test = write_summaries("test.csv", held_out);
+  const auto trained =
+      shoal(learns(tiny_bart(), {"--task", "summarization", "--train_file", train,
+                                 "--validation_file", test, "--test_file", test, "--do_predict",
+                                 "--max_steps", "300", "--output_dir", out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_GE(exact(lines_of(text_of(out() + "/generated_predictions.txt")), held_out), 0.99);
+  const json metrics = json_of(out() + "/eval_results.json");
+  for (const char* name : {"eval_rouge1", "eval_rouge2", "eval_rougeL", "eval_rougeLsum"})
+    EXPECT_GE(metrics[name], 98.0) << name;
+  EXPECT_EQ(json_of(out() + "/generation_config.json")["decoder_start_token_id"], 1);
+}
+
+// Rows are copied so that each rank predicts several, and their number is odd.
+TEST_F(ShoalPairs, RanksLearnAndPredictAsOneDoes) {
+  const std::vector<Pair> held_out = reversed(11, 79);
+  const std::string train = write_translations("train.jsonl", reversed(64, 7)),
+                    test = write_translations("test.jsonl", held_out);
+  for (const auto& model : {tiny_t5(), tiny_bart()}) {
+    SCOPED_TRACE(model[1]);
+    for (const char* name : {"one", "dp", "tp", "pp"}) std::filesystem::remove_all(mine_ / name);
+    expect_ranks_as_one(
+        learns(model, overlaid(languages(),
+                               {"--train_file", train, "--validation_file", test, "--test_file",
+                                test, "--do_predict", "--per_device_eval_batch_size", "4",
+                                "--num_train_epochs", "5", "--warmup_steps", "0"})),
+        {"generated_predictions.txt"});
+    EXPECT_EQ(lines_of(text_of(mine_ / "one" + "/generated_predictions.txt")).size(),
+              held_out.size());
+  }
+}
+
+TEST_F(ShoalPairs, QuestionsAboutArticlesAreLearntByHeart) {
+  SHOAL_SHARED_DATA_OR_SKIP(path, "squad-v1.1-sample.json");
+  const json squad = json::parse(text_of(path));
+  std::ofstream rows(mine_ / "articles.jsonl");
+  std::set<std::string> words;
+  for (std::size_t i = 0; i < 16; ++i) {
+    const json& paragraph = squad["data"][0]["paragraphs"][i];
+    const json row = {{"context", paragraph["context"]},
+                      {"question", paragraph["qas"][0]["question"]}};
+    rows << row << "\n";
+    for (const json& text : row) {
+      std::istringstream stream(text.get<std::string>());
+      for (std::string word; stream >> word;) words.insert(word);
+    }
+  }
+  rows.close();
+  write_tokenizer({words.begin(), words.end()});
+  const auto trained = shoal(learns(tiny_t5(), {"--task",
+                                                "summarization",
+                                                "--text_column",
+                                                "context",
+                                                "--summary_column",
+                                                "question",
+                                                "--train_file",
+                                                mine_ / "articles.jsonl",
+                                                "--validation_file",
+                                                mine_ / "articles.jsonl",
+                                                "--predict_with_generate",
+                                                "true",
+                                                "--max_source_length",
+                                                "64",
+                                                "--max_target_length",
+                                                "32",
+                                                "--max_steps",
+                                                "150",
+                                                "--per_device_train_batch_size",
+                                                "16",
+                                                "--output_dir",
+                                                out()}));
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_GE(json_of(out() + "/eval_results.json")["eval_rougeL"], 95.0);
+}
+
+// The recipes, with a tiny model and a few rows.
+TEST_F(ShoalPairs, RecipesTrainInEachVariant) {
+  std::filesystem::create_directories(mine_ / "data");
+  const auto pairs = reversed(16, 9);
+  for (const auto& [recipe, model] : {std::pair{std::string("t5-base-translation"), tiny_t5()},
+                                      {std::string("bart-large-summarization"), tiny_bart()}}) {
+    const bool translates = recipe.starts_with("t5");
+    for (const char* name : {"data/train.jsonl", "data/validation.jsonl"}) {
+      std::ofstream file(mine_ / name);
+      for (const Pair& pair : pairs)
+        file << (translates ? json{{"translation", {{"en", pair.source}, {"de", pair.target}}}}
+                            : json{{"article", pair.source}, {"highlights", pair.target}})
+             << "\n";
+    }
+    for (const auto& [variant, ranks] : {std::pair{"", 1}, {"-dp", 2}, {"-mp", 2}}) {
+      SCOPED_TRACE(recipe + variant);
+      const auto results = on_ranks(
+          ranks,
+          overlaid(
+              overlaid({"train", recipe + variant, "--tokenizer_name", tokenizer(), "--data",
+                        mine_ / "data", "--output_dir", mine_ / (recipe + variant)},
+                       model),
+              {"--max_source_length", "32", "--max_target_length", "16", "--val_max_target_length",
+               "16", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1",
+               "--max_steps", "2", "--logging_steps", "1"}));
+      for (const auto& result : results) ASSERT_EQ(result.status, 0) << result.err;
+      const json metrics = json_of(mine_ / (recipe + variant) + "/eval_results.json");
+      EXPECT_TRUE(metrics.contains("eval_loss"));
+      const bool generates = std::string(variant) != "-mp";
+      EXPECT_EQ(metrics.contains(translates ? "eval_bleu" : "eval_rougeLsum"), generates);
+    }
+  }
+}
+
+TEST_F(ShoalPairs, RefuseOptionsThatCannotBeDone) {
+  const std::string train = write_translations("train.jsonl", reversed(8, 7));
+  const auto with = [&](const std::vector<std::string>& more) {
+    return shoal(learns(
+        tiny_t5(),
+        overlaid(overlaid(languages(), {"--train_file", train, "--output_dir", out()}), more)));
+  };
+  expect_refused(with({"--num_beams", "4", "--mp_parameters", R"({"partitions": 2})"}),
+                 "ranks that share a model generate greedily");
+  const auto beams = with({"--num_beams", "4", "--validation_file", train, "--max_steps", "1",
+                           "--predict_with_generate", "true"});
+  EXPECT_EQ(beams.status, 0) << beams.err;
+  EXPECT_THAT(beams.out, HasSubstr("bleu"));
+  expect_refused(with({"--ignore_pad_token_for_loss", "false"}),
+                 "the loss would depend on how samples are padded");
+  expect_refused(with({"--sortish_sampling", "true"}), "use group_by_length");
+  expect_refused(with({"--block_size", "16"}), "give max_source_length and max_target_length");
+  expect_refused(with({"--summary_column", "x"}), "give --task summarization");
+  expect_refused(with({"--target_lang", "fr"}), "has no text in 'fr'");
+  expect_refused(with({"--forced_bos_token", "fr_XX"}), "the tokenizer has no such token");
+  expect_refused(with({"--do_predict", "--test_file", train, "--predict_with_generate", "false"}),
+                 "predict_with_generate is false");
+  expect_refused(with({"--task", "masked-lm", "--source_lang", "", "--target_lang", ""}),
+                 "t5, bart and mbart do summarization and translation");
+  expect_refused(with({"--task", "", "--source_lang", "", "--target_lang", ""}),
+                 "give --task summarization or translation");
+  expect_refused(
+      shoal(overlaid(words_of(tiny_bert(), languages()), {"--train_file", train, "--tokenizer_name",
+                                                          tokenizer(), "--output_dir", out()})),
+      "which has no head for translation");
+}
+
+}  // namespace
+}  // namespace shoal

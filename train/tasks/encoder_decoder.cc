@@ -1,0 +1,115 @@
+#include "shoal/train/tasks/encoder_decoder.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "shoal/kernels/checks.h"
+#include "shoal/runtime/base/error.h"
+#include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/tasks/targets.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 30;
+
+}  // namespace
+
+EncoderDecoderTask::EncoderDecoderTask(const nn::EncoderDecoderConfig& config,
+                                       std::shared_ptr<const Tokenizer> tokenizer,
+                                       bool gradient_checkpointing)
+    : model_(config), tokenizer_(std::move(tokenizer)) {
+  model_.set_gradient_checkpointing(gradient_checkpointing);
+  if (tokenizer_)
+    SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
+                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
+                tokenizer_->max_id(), vocabulary());
+}
+
+std::string EncoderDecoderTask::describe() const { return model_.describe(); }
+
+nlohmann::json EncoderDecoderTask::configuration() const { return model_.config().known_fields(); }
+
+nlohmann::json EncoderDecoderTask::configuration_of(const nlohmann::json& other,
+                                                    std::string_view source) const {
+  return nn::EncoderDecoderConfig::from_json(other, source).known_fields();
+}
+
+std::int64_t EncoderDecoderTask::positions() const {
+  const nn::EncoderDecoderConfig& config = model_.config();
+  return config.family().relative_positions ? kNoLimit : config.max_position_embeddings;
+}
+
+std::int64_t EncoderDecoderTask::count_targets(const Batch& batch) const {
+  return shoal::count_targets(batch.labels);
+}
+
+void EncoderDecoderTask::check_length(const char* what, std::int64_t length,
+                                      const char* option) const {
+  if (length <= positions()) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("a {} has {} positions, but the model {}", what, length, positions()),
+              fmt::format("cut samples: --{} {}", option, positions()));
+}
+
+nn::ChainInput EncoderDecoderTask::chain_input(const Batch& batch, MemoryResource& memory) const {
+  // Checked here: a device's kernels could report bad ids only after the step was queued.
+  kernels::check::ids("embedding", batch.input_ids, vocabulary());
+  SHOAL_CHECK(!batch.sequences.defined(),
+              "an encoder-decoder takes one text a row, not packed "
+              "sequences");
+  const std::int64_t rows = batch.input_ids.shape()[0], length = batch.input_ids.shape()[1];
+  check_length("source", length, "max_source_length");
+  const Tensor& ids = batch.decoder_input_ids;
+  nn::ChainInput input;
+  input.ids = batch.input_ids;
+  input.key_mask = mask_as_lengths(batch.attention_mask, memory);
+  input.targets = batch.labels;
+  if (!input.targets.defined())
+    input.targets = no_targets(rows, ids.defined() ? ids.shape()[1] : length, memory);
+  const Shape& targets = input.targets.shape();
+  SHOAL_CHECK(targets.rank() == 2 && targets[0] == rows && input.targets.dtype() == DType::i32,
+              "an encoder-decoder takes labels i32 [{}, T], but the batch has {} {}", rows,
+              to_string(input.targets.dtype()), to_string(targets));
+  check_length("target", targets[1], "max_target_length");
+  const auto* const labels = input.targets.const_data<std::int32_t>();
+  for (std::int64_t i = 0; i < input.targets.count(); ++i)
+    SHOAL_CHECK(labels[i] < vocabulary(), "label {} of row {} is outside the vocabulary of {}",
+                labels[i], i / targets[1], vocabulary());
+  input.decoder_ids =
+      ids.defined() ? ids : nn::shifted_right(input.targets, model_.config(), memory);
+  SHOAL_CHECK(input.decoder_ids.shape() == targets, "decoder_input_ids {} for labels {}",
+              to_string(input.decoder_ids.shape()), to_string(targets));
+  kernels::check::ids("embedding", input.decoder_ids, vocabulary());
+  return input;
+}
+
+nn::LossOutput EncoderDecoderTask::loss(nn::Context& context, const nn::ChainInput& input) {
+  return model_.forward(context, input);
+}
+
+nn::LoadReport EncoderDecoderTask::load(const std::string& directory, const Assign& assign) {
+  return model_.load(directory, assign);
+}
+
+void EncoderDecoderTask::keep_files_of(const std::string& directory) {
+  model_.keep_generation_config(directory);
+}
+
+void EncoderDecoderTask::save(const std::string& directory, const ValueOf& value) const {
+  model_.save_config(directory, value(*model_.parameters().front()).dtype);
+  nn::save_weights(directory, model_, value);
+  save_tokenizer_to(directory);
+}
+
+void EncoderDecoderTask::save_setup(const std::string& directory) const {
+  model_.save_config(directory, DType::f32);
+  save_tokenizer_to(directory);
+}
+
+void EncoderDecoderTask::save_tokenizer_to(const std::string& directory) const {
+  const std::int64_t longest = positions();
+  if (tokenizer_) save_tokenizer(*tokenizer_, directory, longest == kNoLimit ? 0 : longest);
+}
+
+}  // namespace shoal
