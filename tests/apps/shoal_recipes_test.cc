@@ -225,6 +225,10 @@ TEST(Recipe, FilesAreTheJobsVariants) {
   for (const Job& job : kJobs)
     for (const char* variant : {"", "-dp", "-mp"})
       expected.insert(std::string(job.name) + variant + ".json");
+  for (const char* job :
+       {"bart-large-summarization", "t5-base-translation"})  // shoal_pairs_test.cc
+    for (const char* variant : {"", "-dp", "-mp"})
+      expected.insert(std::string(job) + variant + ".json");
   for (const auto& entry : fs::directory_iterator(SHOAL_EXAMPLES "/recipes"))
     if (entry.path().extension() == ".json") there.insert(entry.path().filename().string());
   EXPECT_EQ(there, expected);
