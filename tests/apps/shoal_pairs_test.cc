@@ -14,7 +14,6 @@ namespace shoal {
 namespace {
 
 using nlohmann::json;
-using ::testing::AllOf;
 
 const std::vector<std::string> kWords = {"red", "blue", "sun", "sea", "old", "new",
                                          "cat", "dog",  "one", "two", "yes", "no"};
