@@ -201,7 +201,7 @@ TEST_P(FaultLoops, LeaveAReasonAndNothingHalfDone) {
   prepare();
   const Outcome reference = run({0, fault});
   ASSERT_EQ(reference.result.status, 0) << reference.result.err;
-  ASSERT_GT(reference.calls, 10) << "the library that counts calls was not loaded";
+  ASSERT_GT(reference.calls, 0) << "the library that counts calls was not loaded";
   const auto expected = made();
   ASSERT_FALSE(expected.empty());
 

@@ -3,8 +3,10 @@
 //   NTH_CALL_ROOT     the folder; calls for other files do not count
 //   NTH_CALL     N from 1 on; 0: only counts
 //   NTH_CALL_EFFECT   "error", "kill", "full" (from this call on, nothing more can be written), or
-//                      "memory" (the N-th operator new of 4 KiB or more throws; calls do not count.
-//                      Of smaller ones, some lie in functions of libraries that may not throw)
+//                      "memory" (the N-th operator new of 16 KiB or more throws; calls do not
+//                      count. Of smaller ones, some lie in functions of libraries that may not
+//                      throw: the destructor of a nlohmann::json makes a vector of up to 32 bytes a
+//                      child, and the largest here has 280)
 //   NTH_CALL_VARIANT  which of the call's errors, 0, 1, ...
 //   NTH_CALL_LOG      gets one line for the injected fault, and "calls M" when the process ends
 #include <algorithm>
@@ -145,7 +147,7 @@ mode_t mode_of(int flags, va_list rest) {
 }
 
 void maybe_throw(std::size_t bytes) {
-  if (bytes < 4'096 || !began || !plan().memory) return;
+  if (bytes < 16'384 || !began || !plan().memory) return;
   const std::int64_t at = ++calls;
   if (plan().nth == 0 || at != plan().nth) return;
   note("operator new 12 -\n", 18);
