@@ -17,7 +17,6 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/terminal.h"
@@ -94,7 +93,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   shoal::app::forbid_core_files_of_secrets();
-  shoal::take_back_signals();
   shoal::restart_with_short_spins(argv);
   shoal::name_files_that_bus_errors_hit();
   // Writing beyond a file size limit or to a closed pipe fails instead of killing the process.

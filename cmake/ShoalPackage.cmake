@@ -29,6 +29,10 @@ if(SHOAL_BUNDLE)
     # DT_RPATH instead of DT_RUNPATH: the libraries find each other through it, too.
     target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
   endforeach()
+  if(TARGET shoal_libfabric)
+    install(IMPORTED_RUNTIME_ARTIFACTS shoal_libfabric RUNTIME_DEPENDENCY_SET libraries_of_programs
+      LIBRARY DESTINATION lib/shoal)
+  endif()
   install(RUNTIME_DEPENDENCY_SET libraries_of_programs
     POST_EXCLUDE_REGEXES "${libraries_of_every_linux}" LIBRARY DESTINATION lib/shoal)
 endif()
@@ -56,5 +60,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+if(SHOAL_HAVE_LIBFABRIC)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS libfabric1)  # loaded, not linked
+endif()
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS openmpi-bin)  # mpirun
 include(CPack)

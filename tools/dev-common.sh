@@ -89,9 +89,6 @@ build_torch() {
 # Ranks may outnumber cores, and containers run as root: mpirun must be allowed both.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
-# libfabric loads libinfinipath, which handles SIGTERM, SIGINT, SIGSEGV and SIGABRT with exit(1). Static objects would
-# be destroyed while ranks still use them, and AddressSanitizer could not report a crash.
-export IPATH_NO_BACKTRACE=1
 
 sanitizer_environment() {
   env ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1}" \

@@ -22,7 +22,6 @@
 #include "shoal/runtime/base/free_memory.h"
 #include "shoal/runtime/base/host_name.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/terminal.h"
 #include "shoal/runtime/device/identity.h"
 #include "shoal/runtime/rendezvous/cards.h"
@@ -233,7 +232,6 @@ bool is_rank_0() {
 int main(int argc, char** argv) {
   using shoal::perf::fail;
   using shoal::perf::is_rank_0;
-  shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     std::optional<shoal::perf::Options> options;

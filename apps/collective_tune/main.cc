@@ -16,7 +16,6 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/exit_status.h"
 #include "shoal/runtime/base/log.h"
-#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/terminal.h"
 
 namespace shoal::tune {
@@ -305,7 +304,6 @@ int run(Options options) {
 }  // namespace shoal::tune
 
 int main(int argc, char** argv) {
-  shoal::take_back_signals();
   std::signal(SIGPIPE, SIG_IGN);
   return shoal::app::run_main("shoal-collective-tune", [&] {
     auto options = shoal::tune::parse(argc, argv);

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from shoal import _signals
 
 
 class _Stream(Protocol):
@@ -40,8 +39,7 @@ def _native() -> Any:
     # libgomp reads this variable when it is loaded. With it, idle threads of libgomp soon sleep.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    with _signals.kept():
-        from shoal import _native
+    from shoal import _native
     return _native
 
 

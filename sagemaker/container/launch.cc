@@ -133,8 +133,6 @@ std::vector<std::string> mpirun_words(const Contract& c, const Launch& launch,
     variables.set("NCCL_DEBUG", *custom.nccl_debug);
   else
     variables.set_unless_forwarded("NCCL_DEBUG", "INFO");
-  // libinfinipath, loaded by Debian's libfabric, would catch SIGTERM and exit with status 1.
-  variables.set("IPATH_NO_BACKTRACE", "1");
   if (hosts.size() > 1) variables.set("MASTER_ADDR", launch.hosts.front());
   set_fabric(c, hosts.size(), variables);
   words.insert(words.end(), custom.words.begin(), custom.words.end());

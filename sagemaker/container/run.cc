@@ -224,7 +224,6 @@ int run_command(const Contract& c, const Launch& launch, const TrainCommand& com
                 const ContainerOptions& options, const std::atomic<int>& stop) {
   ProcessOptions how;
   for (const auto& [name, value] : variables) how.environment.push_back(name + "=" + value);
-  how.environment.emplace_back("IPATH_NO_BACKTRACE=1");  // see launch.cc
   how.directory = command.directory;
   how.passes_on_errors = true;
   how.stop = &stop;

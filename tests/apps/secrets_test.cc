@@ -181,8 +181,6 @@ TEST_F(Secrets, LieInNoCoreFile) {
                                   const std::vector<std::string>& environment) {
     crash.signal_when_out_has = when;
     crash.environment = environment;
-    crash.environment.emplace_back(
-        "IPATH_NO_BACKTRACE=1");  // otherwise libinfinipath would handle SIGABRT
     const ProgramResult result = debug(words, crash);
     EXPECT_EQ(result.signal, SIGABRT) << words[0] << result.out << result.err;
     EXPECT_FALSE(result.left_core) << words[0];

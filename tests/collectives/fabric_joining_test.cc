@@ -1,4 +1,6 @@
 // Ranks that exchange libfabric addresses, and some that do not.
+#include <csignal>
+
 #include "support/ranks.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +15,20 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+extern "C" void on_a_signal(int) {}
+
+// Debian's libfabric brings a library that replaces handlers when it is loaded. ctest runs each
+// test in a process of its own, so libfabric is loaded here.
+TEST(FabricLibrary, KeepsTheHandlersOfSignals) {
+  for (const int number : {SIGTERM, SIGSEGV}) std::signal(number, on_a_signal);
+  std::signal(SIGINT, SIG_IGN);
+  if (fabric::fabric_providers().empty()) GTEST_SKIP() << "this build has no libfabric";
+  for (const int number : {SIGTERM, SIGSEGV})
+    EXPECT_EQ(std::signal(number, SIG_DFL), on_a_signal) << number;
+  EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
+  EXPECT_EQ(std::signal(SIGABRT, SIG_DFL), SIG_DFL);
+}
 
 class FabricJoining : public ::testing::Test {
  protected:

@@ -12,6 +12,7 @@
 
 #include "shoal/collectives/communicator.h"
 #include "shoal/collectives/communicator_options.h"
+#include "shoal/run.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -381,3 +382,7 @@ TrainNeeds check_train_words(const std::vector<std::string>& words) {
 }
 
 }  // namespace shoal::command
+
+int shoal::train(const std::vector<std::string>& words) {
+  return command::train(words, [](SourceRegistry&) {});
+}

@@ -9,7 +9,6 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/numbers.h"
-#include "shoal/runtime/base/own_signals.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/base/report_error.h"
 #include "shoal/runtime/base/shortened.h"
@@ -120,7 +119,6 @@ double Job::number(std::string_view option) const {
 
 int run(int argc, char** argv, const std::vector<Option>& options,
         const std::function<void(Job&)>& body) {
-  take_back_signals();
   restart_with_short_spins(argv);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename() : "program";

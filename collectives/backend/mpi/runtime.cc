@@ -4,6 +4,7 @@
 #include <string>
 
 #include "shoal/runtime/base/error.h"
+#include "shoal/runtime/base/kept_signals.h"
 
 namespace shoal::collectives::mpi {
 
@@ -30,6 +31,7 @@ MpiRuntime::MpiRuntime() {
       throw Error(
           ErrorCode::unavailable, "the mpi backend needs its ranks started by mpirun",
           "start with mpirun, or use the native backend (SHOAL_BACKEND, ddp_backend or --backend)");
+    const KeptSignals kept;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
     ours_ = true;
   } else {

@@ -350,7 +350,7 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
               "fabric: rank {} of {}, local rank {} of {}", rank, size, local_rank, local_size);
   const Who who{rank, size, store, prefix, deadline};
   try {
-    bound_datagrams(fi_version(), size - 1);
+    bound_datagrams(library().version(), size - 1);
     std::vector<FoundRail> found = find_rails(options, local_size == size);
     const auto surveys = take_survey(who, found, local_rank, local_size);
     const Plan plan = plan_rails(rank, surveys);
@@ -365,7 +365,7 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
       setup.rails.push_back(std::make_unique<Rail>(std::move(found[static_cast<std::size_t>(rail)]),
                                                    options.cuda_device));
     setup.name = name_of(setup.rails);
-    check_datagrams(setup.rails[0]->provider(), fi_version(), datagram_window(), size - 1);
+    check_datagrams(setup.rails[0]->provider(), library().version(), datagram_window(), size - 1);
     setup.idle_registrations = options.idle_registrations >= 0
                                    ? static_cast<std::size_t>(options.idle_registrations)
                                    : (setup.rails[0]->pins() ? 0 : 256);

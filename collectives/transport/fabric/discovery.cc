@@ -19,8 +19,8 @@ namespace {
 constexpr std::uint32_t kApiVersion = FI_VERSION(1, 14);
 
 FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
-  FiInfo hints(fi_allocinfo());
-  if (!hints) throw_error(ErrorCode::out_of_memory, "libfabric: fi_allocinfo");
+  FiInfo hints(library().dupinfo(nullptr));
+  if (!hints) throw_error(ErrorCode::out_of_memory, "libfabric: fi_dupinfo");
   hints->caps = caps;
   // Modes that this code supports: the provider may write to contexts, and may use up a posted
   // receive for the data of a remote write.
@@ -37,11 +37,11 @@ FiInfo make_hints(const std::string& provider, std::uint64_t caps) {
 
 // Null if the provider offers nothing.
 FiInfo ask(const std::string& provider, std::uint64_t caps, const char* source = nullptr) {
-  bound_datagrams(fi_version(), 0);
+  bound_datagrams(library().version(), 0);
   const FiInfo hints = make_hints(provider, caps);
   fi_info* found = nullptr;
   const int result =
-      fi_getinfo(kApiVersion, source, nullptr, source ? FI_SOURCE : 0, hints.get(), &found);
+      library().getinfo(kApiVersion, source, nullptr, source ? FI_SOURCE : 0, hints.get(), &found);
   if (result == -FI_ENODATA) return nullptr;
   check_fabric(result, provider.empty() ? "libfabric" : provider, "fi_getinfo");
   return FiInfo(found);
@@ -132,7 +132,7 @@ bool is_loopback(const fi_info& info) {
 bool is_link_local(const fi_info& info) { return address_text(info).starts_with("fe80:"); }
 
 FoundRail make_rail(const fi_info& info, const Locality& locality) {
-  FoundRail rail{FiInfo(fi_dupinfo(&info)), {}};
+  FoundRail rail{FiInfo(library().dupinfo(&info)), {}};
   if (!rail.info) throw_error(ErrorCode::out_of_memory, "libfabric: fi_dupinfo");
   rail.site.name = info.domain_attr->name;
   rail.site.network = info.fabric_attr->name;

@@ -182,7 +182,7 @@ bool FabricEndpoint::dispatch(int peer, Message& message) {
     }
     if (result == PostResult::failed) {
       rail.give_back(transfer);
-      lose(peer, transfer->carries_data, fi_strerror(rail.last_error()));
+      lose(peer, transfer->carries_data, library().strerror(rail.last_error()));
       return true;
     }
     --credits;
@@ -409,7 +409,7 @@ bool FabricEndpoint::flush_writes() {
       if (result != PostResult::posted) rail.give_back(transfer);
       if (result == PostResult::again) break;
       if (result == PostResult::failed) {
-        lose(message.peer, true, fi_strerror(rail.last_error()));
+        lose(message.peer, true, library().strerror(rail.last_error()));
         continue;
       }
       if (rail.writes_take_receives()) --credits;

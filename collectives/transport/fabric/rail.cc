@@ -38,9 +38,9 @@ std::string name_of(fid_ep* endpoint, const std::string& provider) {
 Rail::Rail(FoundRail found, int cuda_device)
     : info_(std::move(found.info)), site_(std::move(found.site)), cuda_device_(cuda_device) {
   const std::string name = provider();
-  info_->rx_attr->size = datagram_receives(name, fi_version(), info_->rx_attr->size);
+  info_->rx_attr->size = datagram_receives(name, library().version(), info_->rx_attr->size);
   fabric_ = open_fabric<FiFabric>(name, "fi_fabric", [&](fid_fabric** fabric) {
-    return fi_fabric(info_->fabric_attr, fabric, nullptr);
+    return library().fabric(info_->fabric_attr, fabric, nullptr);
   });
   domain_ = open_fabric<FiDomain>(name, "fi_domain", [&](fid_domain** domain) {
     return fi_domain(fabric_.get(), info_.get(), domain, nullptr);
@@ -92,7 +92,7 @@ std::string Rail::ask_for_device_memory() {
   if (!can_write()) return fmt::format("{} has no remote writes with completion data", provider());
   const auto refused = [&](const char* option, int result) {
     return fmt::format("{} on {} cannot let its card reach device memory ({}: {})", provider(),
-                       site_.name, option, fi_strerror(-result));
+                       site_.name, option, library().strerror(-result));
   };
   const int required = FI_HMEM_P2P_REQUIRED;
   if (const int result = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &required,
@@ -258,7 +258,7 @@ void Rail::poll_error(std::vector<RailEvent>& events) {
   std::array<char, 256> words{};
   const char* text =
       fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, words.data(), words.size());
-  std::string why = fi_strerror(entry.err);
+  std::string why = library().strerror(entry.err);
   if (entry.prov_errno != 0 && text && *text && why != text) why += fmt::format(" ({})", text);
   // The error belongs to no post of this rank, so only the text can identify it.
   if (!transfer)

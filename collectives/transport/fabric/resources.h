@@ -12,6 +12,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include "shoal/collectives/transport/fabric/library.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::collectives::fabric {
@@ -24,7 +25,7 @@ struct CloseFid {
   }
 };
 struct FreeInfo {
-  void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+  void operator()(fi_info* info) const noexcept { library().freeinfo(info); }
 };
 
 using FiInfo = std::unique_ptr<fi_info, FreeInfo>;
@@ -39,7 +40,7 @@ using FiMemory = std::unique_ptr<fid_mr, CloseFid>;
 inline void check_fabric(long result, const std::string& provider, const char* call) {
   if (result != 0)
     throw_error(ErrorCode::io, "{}: {} failed: {}", provider, call,
-                fi_strerror(static_cast<int>(result < 0 ? -result : result)));
+                library().strerror(static_cast<int>(result < 0 ? -result : result)));
 }
 
 // open<FiQueue>(provider, "fi_cq_open", [&](fid_cq** cq) { return fi_cq_open(..., cq, nullptr); })

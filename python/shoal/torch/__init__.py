@@ -9,8 +9,6 @@ import os
 import torch
 import torch.distributed as dist
 
-from shoal import _signals
-
 os.environ.setdefault("SHOAL_LOG", "warn")  # read when the library loads; a library logs little by default
 
 
@@ -27,8 +25,7 @@ def _check_pytorch() -> None:
 
 
 _check_pytorch()
-with _signals.kept():
-    from shoal import _torch
+from shoal import _torch  # noqa: E402
 from shoal._torch import ProcessGroupShoal  # noqa: E402
 
 __all__ = ["ProcessGroupShoal", "register", "register_smddp"]

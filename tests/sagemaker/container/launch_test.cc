@@ -53,7 +53,7 @@ TEST(Launch, IsMpirunOnTheFirstHost) {
       "-bind-to none -map-by slot -mca pml ob1 -mca btl ^openib "
       "-mca orte_abort_on_non_zero_status 1 -mca btl_vader_single_copy_mechanism none "
       "-mca plm_rsh_num_concurrent 2 -mca plm_rsh_args -i /keys/key -x NCCL_SOCKET_IFNAME=lo "
-      "-x NCCL_DEBUG=INFO -x IPATH_NO_BACKTRACE=1 -x MASTER_ADDR=algo-1 -x FI_PROVIDER=efa "
+      "-x NCCL_DEBUG=INFO -x MASTER_ADDR=algo-1 -x FI_PROVIDER=efa "
       "-x FI_EFA_FORK_SAFE=1 -x FI_EFA_USE_DEVICE_RDMA=1 -x NCCL_NET=AWS Libfabric -x SM_HOSTS "
       "-x AWS_ROLE_ARN shoal train");
   OptMl second({"algo-1", "algo-2"}, "algo-2", "ml.p4d.24xlarge");

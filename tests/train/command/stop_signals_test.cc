@@ -63,7 +63,6 @@ TEST_F(StopSignalsTest, TheKernelResetsTheAction) {
 }
 
 TEST_F(StopSignalsTest, AStoppedProgramIgnoresRepeats) {
-  std::signal(SIGTERM, SIG_DFL);  // a library may have a handler (own_signals.h)
   {
     StopSignals signals;
     std::raise(SIGUSR1);
