@@ -22,7 +22,7 @@ using sagemaker::DescribedJob;
 
 void say(const ordered_json& event) { print_json(event, -1); }
 
-std::string time_text(const std::optional<sagemaker::Moment>& moment) {
+std::string moment_text(const std::optional<sagemaker::Moment>& moment) {
   return moment ? sagemaker::extended_time(*moment) : "";
 }
 
@@ -70,11 +70,11 @@ class Watch {
       const sagemaker::StatusTransition& step = job.transitions[shown_];
       if (options_.json)
         say({{"event", "status"},
-             {"time", time_text(step.start)},
+             {"time", moment_text(step.start)},
              {"status", step.status},
              {"message", step.message}});
       else
-        terminal::print("{} {}{}{}\n", time_text(step.start), step.status,
+        terminal::print("{} {}{}{}\n", moment_text(step.start), step.status,
                         step.message.empty() ? "" : ": ", step.message);
     }
   }

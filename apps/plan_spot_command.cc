@@ -112,7 +112,7 @@ double saving(const TraceAnswer& answer, const SpotOutcome& all) {
   return 1 - all.mean.cost / answer.policies.front().outcome.mean.cost;
 }
 
-ordered_json json_of(const TraceAnswer& answer) {
+ordered_json json_of_answer(const TraceAnswer& answer) {
   ordered_json policies = ordered_json::array();
   for (const auto& [policy, all] : answer.policies) {
     const SpotRun& mean = all.mean;
@@ -146,7 +146,7 @@ ordered_json json_of(const TraceAnswer& answer) {
           {"chosen", name_of(answer.chosen)}};
 }
 
-void print_table(const TraceAnswer& answer, const SpotWords& words) {
+void print_answer(const TraceAnswer& answer, const SpotWords& words) {
   const auto& there = answer.there;
   terminal::print("{}: {} samples of {:g} s; {} node{} there {:.1f} % of the time",
                   answer.trace.name, answer.trace.instances.size(), answer.trace.gap, words.nodes,
@@ -193,9 +193,9 @@ int plan_spot(const SpotWords& words) {
   for (const std::string& path : words.traces) {
     const TraceAnswer answer = answer_for(path, words);
     if (words.json)
-      traces.push_back(json_of(answer));
+      traces.push_back(json_of_answer(answer));
     else
-      print_table(answer, words);
+      print_answer(answer, words);
   }
   if (words.json) print_json({{"traces", traces}});
   return 0;

@@ -80,7 +80,7 @@ void print_run(const report::RunLog& run, bool several) {
   for (const std::string& remark : report::remarks_of(run)) line("", "(" + remark + ")");
 }
 
-nlohmann::ordered_json json_of(const report::RunLog& run) {
+nlohmann::ordered_json json_of_run(const report::RunLog& run) {
   OrderedFields record;
   record["run"] = run.directory;
   record["finished"] = run.finished;
@@ -158,7 +158,7 @@ int report_runs(const ReportWords& words) {
                : (std::filesystem::path(runs[0].directory) / "report.html").string();
   if (words.json) {
     auto all = nlohmann::ordered_json::array();
-    for (const report::RunLog& run : runs) all.push_back(json_of(run));
+    for (const report::RunLog& run : runs) all.push_back(json_of_run(run));
     print_json(all);
   } else {
     for (const report::RunLog& run : runs) print_run(run, runs.size() > 1);

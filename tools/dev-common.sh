@@ -45,11 +45,11 @@ build_jobs() {
 # two (522 s for all).
 test_jobs() { echo "${SHOAL_TEST_JOBS:-3}"; }
 
-# configure_preset PRESET. With SHOAL_UNITY=ON a release build compiles in batches, which is faster from scratch.
+# configure_preset PRESET. A release build compiles in batches, which is faster from scratch, unless SHOAL_UNITY=OFF.
 configure_preset() {
   local preset=$1 batches=()
   mkdir -p build
-  [ "$preset" != release ] || batches=(-DSHOAL_UNITY="${SHOAL_UNITY:-OFF}")
+  [ "$preset" != release ] || batches=(-DSHOAL_UNITY="${SHOAL_UNITY:-ON}")
   # It is already configured: ninja itself notices changed CMake files.
   [ -f "build/$preset/build.ninja" ] && return 0
   say "configuring ($preset)"

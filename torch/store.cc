@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::chrono::microseconds kFirstPause{100}, kLongestPause{20000};
 
-std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> byte_vector(std::string_view text) { return {text.begin(), text.end()}; }
 
 // An exception from the store means that its server is gone or that it refused the call.
 template <typename Body>
@@ -36,7 +36,7 @@ auto guarded(std::string_view key, Body&& body) {
 void TorchStore::set(std::string_view key, std::string_view value) {
   SHOAL_CHECK(key.size() <= kMaxStoreKey && value.size() <= kMaxStoreValue,
               "a store key of {} bytes with a value of {} bytes", key.size(), value.size());
-  guarded(key, [&] { store_->set(std::string(key), bytes_of(value)); });
+  guarded(key, [&] { store_->set(std::string(key), byte_vector(value)); });
 }
 
 std::optional<std::string> TorchStore::try_get(std::string_view key) {
@@ -68,9 +68,10 @@ std::int64_t TorchStore::add(std::string_view key, std::int64_t amount) {
 
 bool TorchStore::compare_set(std::string_view key, const std::optional<std::string>& expected,
                              std::string_view desired) {
-  const std::vector<std::uint8_t> wanted = bytes_of(desired);
+  const std::vector<std::uint8_t> wanted = byte_vector(desired);
   return guarded(key, [&] {
-    return store_->compareSet(std::string(key), bytes_of(expected.value_or("")), wanted) == wanted;
+    return store_->compareSet(std::string(key), byte_vector(expected.value_or("")), wanted) ==
+           wanted;
   });
 }
 

@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-const unsigned char* bytes_of(std::string_view text) {
+const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
@@ -15,9 +15,9 @@ const unsigned char* bytes_of(std::string_view text) {
 
 std::string to_base64(std::string_view bytes) {
   std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL adds a zero byte
-  text.resize(
-      static_cast<std::size_t>(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                               bytes_of(bytes), static_cast<int>(bytes.size()))));
+  text.resize(static_cast<std::size_t>(
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), unsigned_bytes(bytes),
+                      static_cast<int>(bytes.size()))));
   return text;
 }
 
@@ -28,8 +28,8 @@ std::optional<std::string> from_base64(std::string_view text) {
   const std::size_t padding = text.size() - std::min(text.find('='), text.size());
   if (padding > 2 || text.substr(text.size() - padding).find_first_not_of('=') != text.npos)
     return std::nullopt;
-  const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), bytes_of(text),
-                                     static_cast<int>(text.size()));
+  const int length = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                                     unsigned_bytes(text), static_cast<int>(text.size()));
   // OpenSSL ignores some trailing characters, which would give a shorter result.
   if (length < 0 || static_cast<std::size_t>(length) != bytes.size()) return std::nullopt;
   bytes.resize(bytes.size() - padding);  // OpenSSL decodes padding to zero bytes

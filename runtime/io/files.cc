@@ -27,7 +27,7 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string_view kind_of(mode_t mode) {
+std::string_view kind_name(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a named pipe";
   if (S_ISSOCK(mode)) return "a socket";
@@ -70,7 +70,7 @@ int open_regular_file(const std::string& path, int flags) {
     throw_error(ErrorCode::io, "cannot look at {}: {}", shown_path(path), std::strerror(failed));
   throw Error(ErrorCode::invalid_argument,
               fmt::format("cannot open {}: it is not a regular file but {}", shown_path(path),
-                          kind_of(status.st_mode)),
+                          kind_name(status.st_mode)),
               "give a file");
 }
 

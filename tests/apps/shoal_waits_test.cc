@@ -183,19 +183,6 @@ TEST_F(Shoal, EndsByASignalBeforeItTrains) {
   }
 }
 
-TEST_F(Shoal, EndsByASignalThatALibraryTookWhileItWasLoaded) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's start-up gets the signal first";
-#endif
-  for (const std::string program : {SHOAL_PROGRAM, SHOAL_PERF_PROGRAM, SHOAL_TUNE_PROGRAM})
-    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
-      const auto ended = test::run_program(
-          {program, "--version"}, {.environment = {"LD_PRELOAD=" SHOAL_SIGNAL_TAKER,
-                                                   fmt::format("SHOAL_TEST_SIGNAL={}", signal)}});
-      EXPECT_EQ(ended.signal, signal) << program << " " << ended.status << ended.err;
-    }
-}
-
 // The program restarts itself if GOMP_SPINCOUNT is not set, and so loads its libraries twice.
 TEST_F(Shoal, EndsByASignalAtAnyMomentOfItsStart) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -50,7 +50,7 @@ Json shared_values(const Json& options, const std::string& model) {
   return values;
 }
 
-std::string text_of(const Json& value) {
+std::string shown_value(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -61,7 +61,7 @@ void check_agreement(const World& world, Store& store, const Json& options,
   if (world.size == 1) return;
   const std::string key = "options-of-rank-0";
   const Json own = shared_values(options, model);
-  if (world.rank == 0) return store.set(key, text_of(own));
+  if (world.rank == 0) return store.set(key, shown_value(own));
   const Json first = read_card(0, "options", store.get(key, deadline), [](std::string_view card) {
     Json read = parse_ordered_json(card, "it");
     if (!read.is_object())
@@ -70,11 +70,11 @@ void check_agreement(const World& world, Store& store, const Json& options,
   });
   for (const auto& [name, value] : own.items()) {
     const Json there = field_or(first, name, Json(), "what rank 0 says of its options");
-    if (text_of(there) == text_of(value)) continue;
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{} is {} here, and {} on rank 0", name, text_of(value), text_of(there)),
-        "start all ranks with the same options");
+    if (shown_value(there) == shown_value(value)) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is {} here, and {} on rank 0", name, shown_value(value),
+                            shown_value(there)),
+                "start all ranks with the same options");
   }
 }
 

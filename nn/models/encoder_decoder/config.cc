@@ -19,7 +19,7 @@ namespace {
 
 using Config = EncoderDecoderConfig;
 
-void read_field(const ConfigReader& read, const EncoderDecoderFamily::Field& field,
+void take_field(const ConfigReader& read, const EncoderDecoderFamily::Field& field,
                 Config& config) {
   std::visit(
       [&](auto member) {
@@ -39,7 +39,7 @@ void read_field(const ConfigReader& read, const EncoderDecoderFamily::Field& fie
       field.member);
 }
 
-nlohmann::json json_of(const EncoderDecoderFamily::Field& field, const Config& config) {
+nlohmann::json field_json(const EncoderDecoderFamily::Field& field, const Config& config) {
   return std::visit(
       [&](auto member) -> nlohmann::json {
         const auto& value = config.*member;
@@ -110,7 +110,7 @@ Config Config::from_json(const nlohmann::json& object, std::string_view name) {
   const ConfigReader read(object, name);
   const EncoderDecoderFamily& family = encoder_decoder_family(model_type_of(object, name), name);
   Config config = family.defaults;
-  for (const auto& field : family.fields) read_field(read, field, config);
+  for (const auto& field : family.fields) take_field(read, field, config);
   // transformers 5 writes T5 1.1, whose head has its own weight, with tie_word_embeddings: true.
   bool scaled = config.tie_word_embeddings;
   if (family.scales_tied_head) read.boolean("scale_decoder_outputs", scaled);
@@ -138,7 +138,7 @@ Config Config::from_file(const std::string& path) { return from_json(read_json_f
 
 nlohmann::ordered_json Config::known_fields() const {
   nlohmann::json known = {{"model_type", model_type}, {"is_encoder_decoder", true}};
-  for (const auto& field : family().fields) known[field.name] = json_of(field, *this);
+  for (const auto& field : family().fields) known[field.name] = field_json(field, *this);
   return known;
 }
 

@@ -41,7 +41,7 @@ std::vector<std::string> candidates_of(const EncoderDecoderConfig& config,
   return names;
 }
 
-bool is_ignored(const EncoderDecoderConfig& config, std::string_view tensor) {
+bool is_ignored_tensor(const EncoderDecoderConfig& config, std::string_view tensor) {
   const std::string_view name = bare(config.family(), tensor);
   return std::ranges::count(kTables, name) > 0 || name == "encoder.version" ||
          name == "decoder.version" ||
@@ -60,7 +60,7 @@ LoadReport EncoderDecoder::load(const std::string& directory, const AssignParame
       directory, *this,
       {.candidates =
            [this](const std::string& parameter) { return candidates_of(config_, parameter); },
-       .ignored = [this](std::string_view tensor) { return is_ignored(config_, tensor); },
+       .ignored = [this](std::string_view tensor) { return is_ignored_tensor(config_, tensor); },
        .may_be_new = is_bias},
       assign);
   std::erase_if(report.missing, is_bias);  // zeros, which change nothing

@@ -27,7 +27,8 @@ std::unique_ptr<EmbeddingLike> make_embedding(const EncoderDecoderConfig& config
                                      cold ? config.pad_token_id.value_or(-1) : -1);
 }
 
-std::unique_ptr<HeadLoss> make_head(const EncoderDecoderConfig& config, EmbeddingLike& shared) {
+std::unique_ptr<HeadLoss> make_output_head(const EncoderDecoderConfig& config,
+                                           EmbeddingLike& shared) {
   return std::make_unique<LmHead>(
       LmHeadConfig{.vocabulary = config.vocab_size,
                    .channels = config.d_model,
@@ -64,7 +65,7 @@ EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config)
     : shared(*this, below_base(config, "shared"), make_embedding(config)),
       encoder(*this, below_base(config, "encoder"), std::make_unique<Stack>(config, false)),
       decoder(*this, below_base(config, "decoder"), std::make_unique<Stack>(config, true)),
-      head(*this, "", make_head(config, *shared)),
+      head(*this, "", make_output_head(config, *shared)),
       config_(config) {
   name_tree();
 }

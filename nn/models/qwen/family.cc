@@ -6,7 +6,7 @@
 namespace shoal::nn {
 namespace {
 
-DecoderConfig defaults(const char* model_type) {
+DecoderConfig qwen_defaults(const char* model_type) {
   DecoderConfig config;
   config.model_type = model_type;
   config.vocab_size = 151936;
@@ -34,7 +34,7 @@ const DecoderFamily& qwen2_family() {
                                     .title = "Qwen2",
                                     .class_prefix = "Qwen2",
                                     .query_biases = true,
-                                    .defaults = defaults("qwen2"),
+                                    .defaults = qwen_defaults("qwen2"),
                                     .fields = qwen_fields()};
   return family;
 }
@@ -45,7 +45,7 @@ const DecoderFamily& qwen3_family() {
                        .title = "Qwen3",
                        .class_prefix = "Qwen3",
                        .query_norms = true,
-                       .defaults = defaults("qwen3"),
+                       .defaults = qwen_defaults("qwen3"),
                        .fields = qwen_fields()};
     made.defaults.head_dim = 128;
     made.fields.push_back({"attention_bias", &DecoderConfig::attention_bias});

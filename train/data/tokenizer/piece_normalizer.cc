@@ -245,7 +245,7 @@ bool depends_on_neighbours(Kind kind) {
          kind == Kind::strip || kind == Kind::prepend;
 }
 
-std::string utf8_of(const std::vector<Character>& characters) {
+std::string utf8_of_all(const std::vector<Character>& characters) {
   std::string text;
   for (const Character& character : characters) append_utf8(text, character.value);
   return text;
@@ -284,7 +284,7 @@ bool PieceNormalizer::make_verbatim_table() {
   const auto by_steps = [&](std::vector<Character> characters) -> std::optional<std::string> {
     for (auto step = later; step != steps_.end(); ++step)
       if (run_step(*step, characters, kLongestInTable) == Outcome::too_long) return std::nullopt;
-    std::string text = utf8_of(characters);
+    std::string text = utf8_of_all(characters);
     return text.size() > kLongestInTable ? std::nullopt : std::optional(std::move(text));
   };
   std::vector<Character> prefix;
@@ -341,7 +341,7 @@ bool PieceNormalizer::make_table() {
         return c.value < 0x80 || c.value == kSpaceMark;
       };
       if (replaces && std::all_of(characters.begin(), characters.end(), joins_nothing))
-        set_plain(static_cast<std::uint8_t>(byte), utf8_of(characters));
+        set_plain(static_cast<std::uint8_t>(byte), utf8_of_all(characters));
       continue;
     }
     const char from = static_cast<char>(byte), to = static_cast<char>(characters[0].value);

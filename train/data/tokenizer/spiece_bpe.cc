@@ -74,19 +74,19 @@ bool is_gemma(const SpieceOptions& options) {
   return options.family == SpieceOptions::Family::gemma;
 }
 
-json replace(const char* kind, const char* pattern, const char* content) {
+json replace_step(const char* kind, const char* pattern, const char* content) {
   return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
 }
 
 json normalizer_of(const SpieceModel& model, bool gemma) {
-  if (gemma) return replace("String", " ", kMarkText);
+  if (gemma) return replace_step("String", " ", kMarkText);
   json steps = json::array();
   if (!model.charsmap.empty())
     steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(model.charsmap)}});
   if (model.remove_extra_whitespaces)
     for (const auto& [pattern, content] :
          {std::pair("\\A +", ""), std::pair(" +\\z", ""), std::pair(" {2,}", " ")})
-      steps.push_back(replace("Regex", pattern, content));
+      steps.push_back(replace_step("Regex", pattern, content));
   if (steps.empty()) return nullptr;
   return {{"type", "Sequence"}, {"normalizers", steps}};
 }
@@ -163,7 +163,8 @@ ComposedDefinition spiece_bpe_definition(SpieceModel model, const std::string& s
                                                    : always ? "always"
                                                             : "first"},
                                 {"split", false}};
-  json steps = {replace("String", kMarkText, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  json steps = {
+      replace_step("String", kMarkText, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
   if (prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1U}, {"stop", 0U}});
   definition.decoder = {{"type", "Sequence"}, {"decoders", steps}};
 

@@ -70,7 +70,8 @@ void read_trainer(ProtobufReader trainer, const std::string& source, SpieceModel
   model.type = type == 1 ? SpieceModel::Type::unigram : SpieceModel::Type::bpe;
 }
 
-void read_normalizer(ProtobufReader normalizer, const std::string& source, SpieceModel& model) {
+void read_normalizer_spec(ProtobufReader normalizer, const std::string& source,
+                          SpieceModel& model) {
   while (normalizer.next()) {
     if (normalizer.field() == kCharsmap) model.charsmap = normalizer.bytes();
     if (normalizer.field() == kDummyPrefix) model.add_dummy_prefix = normalizer.integer() != 0;
@@ -94,7 +95,8 @@ SpieceModel read_spiece_model(std::string_view bytes, const std::string& source)
       has_trainer = true;
       read_trainer(ProtobufReader(file.bytes(), source + ": trainer_spec"), source, model);
     } else if (file.field() == kNormalizer) {
-      read_normalizer(ProtobufReader(file.bytes(), source + ": normalizer_spec"), source, model);
+      read_normalizer_spec(ProtobufReader(file.bytes(), source + ": normalizer_spec"), source,
+                           model);
     }
   }
   if (model.tokens.empty()) corrupt_tokenizer(source, "a SentencePiece model without pieces");

@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-void read_model(const json& value, const std::string& source, WordPieceDefinition& definition) {
+void read_model_into(const json& value, const std::string& source,
+                     WordPieceDefinition& definition) {
   Section model(value, "model", source);
   model.find("type");
   definition.unk_token = model.text("unk_token");
@@ -45,8 +46,8 @@ Member only_member(const json* value, const char* part, const char* list,
   return member;
 }
 
-void read_normalizer(const json* value, const std::string& source,
-                     WordPieceDefinition& definition) {
+void read_normalizer_into(const json* value, const std::string& source,
+                          WordPieceDefinition& definition) {
   if (value != nullptr) definition.normalizer = *value;
   const Member member = only_member(value, "normalizer", "normalizers", source);
   if (member.value == nullptr) {
@@ -76,14 +77,15 @@ Section section_of(const Member& member, const char* part, const char* wanted,
   return section;
 }
 
-void read_pre_tokenizer(const json* value, const std::string& source,
-                        WordPieceDefinition& definition) {
+void read_pre_tokenizer_into(const json* value, const std::string& source,
+                             WordPieceDefinition& definition) {
   const Member member = only_member(value, "pre_tokenizer", "pretokenizers", source);
   section_of(member, "pre_tokenizer", "BertPreTokenizer", source).nothing_else();
   definition.pre_tokenizer = *value;
 }
 
-void read_decoder(const json* value, const std::string& source, WordPieceDefinition& definition) {
+void read_decoder_into(const json* value, const std::string& source,
+                       WordPieceDefinition& definition) {
   if (value == nullptr || value->is_null()) {
     definition.decoder_prefix.reset();
     return;
@@ -120,17 +122,17 @@ WordPieceDefinition parse_word_piece(const json& file, const std::string& source
   Section top(file, "the file", source);
   top.find("version");
   for (const char* key : {"truncation", "padding"}) top.find(key);  // do not affect ids
-  read_model(top.need("model"), source, definition);
+  read_model_into(top.need("model"), source, definition);
   read_added_tokens(top.find("added_tokens"), source, definition);
-  read_normalizer(top.find("normalizer"), source, definition);
-  read_pre_tokenizer(top.find("pre_tokenizer"), source, definition);
+  read_normalizer_into(top.find("normalizer"), source, definition);
+  read_pre_tokenizer_into(top.find("pre_tokenizer"), source, definition);
   if (const json* post = top.find("post_processor")) {
     read_post_processor(*post, "post_processor", source, definition);
     if (definition.trim_offsets)
       unsupported_tokenizer(source, "a post-processor that trims offsets with WordPiece");
     definition.post_processor = *post;
   }
-  read_decoder(top.find("decoder"), source, definition);
+  read_decoder_into(top.find("decoder"), source, definition);
   top.nothing_else();
   return definition;
 }
