@@ -17,6 +17,7 @@
 #include "shoal/kernels/kernels.h"
 #include "shoal/runtime/base/cpu_quota.h"
 #include "shoal/runtime/base/free_memory.h"
+#include "shoal/runtime/base/kept_signals.h"
 #include "shoal/runtime/base/numbers.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/device/device.h"
@@ -104,6 +105,7 @@ Finding flag(const std::set<std::string>& flags, const char* name, const char* w
 
 struct Library {
   explicit Library(std::initializer_list<const char*> names) {
+    const KeptSignals kept;
     for (const char* name : names)
       if (handle == nullptr) handle = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
   }
