@@ -223,9 +223,11 @@ void rotary(const RotaryArgs& args) {
   same(operation, args.x, args.out);
   dtype(operation, "table", args.table, DType::f32);
   SHOAL_CHECK(args.x.shape.rank() == 3 && args.table.shape.rank() == 2 && args.table.shape[1] > 0 &&
-                  args.table.shape[1] % 2 == 0 && args.x.shape[2] % args.table.shape[1] == 0,
-              "rotary: x is {} and the table {}, expected [B, T, H·D] and [positions, D], D even",
-              to_string(args.x.shape), to_string(args.table.shape));
+                  args.table.shape[1] % 2 == 0 && args.table.shape[1] <= args.head_channels() &&
+                  args.x.shape[2] % args.head_channels() == 0,
+              "rotary: x is {}, the table {} and a head {} channels, expected [B, T, H·D], "
+              "[positions, R], R even, and D >= R",
+              to_string(args.x.shape), to_string(args.table.shape), args.head_channels());
   if (args.positions.defined()) {
     SHOAL_CHECK(args.positions.dtype == DType::i32 && args.positions.shape.rank() == 2 &&
                     args.positions.shape[0] == args.x.shape[0] &&

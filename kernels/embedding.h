@@ -8,17 +8,21 @@
 
 namespace shoal::kernels {
 
-// Rotary positions (Su et al., "RoFormer", 2021), paired as in Hugging Face's models. Elements i
-// and i + D/2 of each head form a point, rotated by an angle that depends on its position and i.
+// Rotary positions (Su et al., "RoFormer", 2021), paired as in Hugging Face's models. Of each
+// head's D elements, the first R turn: elements i and i + R/2 form a point, rotated by an angle
+// that depends on its position and i. The others are copied.
 struct RotaryArgs {
-  ConstView x;      // [B, T, H·D], f32, bf16 or f16
-  ConstView table;  // [positions, D] f32: D/2 cosines, then D/2 sines for each position
+  ConstView x;                // [B, T, H·D], f32, bf16 or f16
+  ConstView table;            // [positions, R] f32: R/2 cosines, then R/2 sines for each position
+  std::int64_t head_dim = 0;  // D; 0: R, whole heads turn
   // Optional, [B, T] i32: the position of each row, needed for packed sequences. A position outside
   // the table throws invalid_argument with its place and value.
   ConstView positions;
   std::int64_t first_position = 0;  // if no `positions`: position of each sample's row 0
   bool backward = false;            // rotates in the opposite direction: computes dx from dy
   View out;                         // like x; may alias x
+
+  std::int64_t head_channels() const { return head_dim > 0 ? head_dim : table.shape[1]; }
 };
 
 // Selects n rows of a matrix: selection i is row i * stride + numbers[i], or i * stride + offset if
@@ -51,8 +55,9 @@ class EmbeddingKernels {
   // 0: >= the rows of x) throws invalid_argument with its place and value.
   virtual void select_rows(const RowSelection& rows, ConstView x, View out, std::uint8_t missing,
                            Stream stream) = 0;
-  // dx [.., C]: the selected rows become dout's, all others 0. No row may be selected twice.
-  virtual void select_rows_backward(const RowSelection& rows, ConstView dout, View dx,
+  // dx [.., C]: the selected rows become dout's; all others become 0 if `clear`, else they stay. No
+  // row may be selected twice.
+  virtual void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, bool clear,
                                     Stream stream) = 0;
 
   // RoBERTa's positions; ids and out are [B, T] i32. An id equal to `padding` gets position

@@ -9,9 +9,10 @@
 namespace shoal::kernels {
 
 struct LayerNormArgs {
-  ConstView x;      // [rows, C]
-  ConstView gamma;  // [C], f32 or x's dtype
-  ConstView beta;   // [C]; undefined: RMSNorm
+  ConstView x;             // [rows, C]
+  ConstView gamma;         // [C], f32 or x's dtype
+  ConstView beta;          // [C]; undefined: RMSNorm
+  float gamma_offset = 0;  // added to gamma
   float epsilon = 1e-5f;
   View y;     // [rows, C], x's dtype
   View mean;  // [rows] f32 for backward; undefined in inference and for RMSNorm
@@ -27,6 +28,7 @@ struct LayerNormBackwardArgs {
   ConstView dy;  // [rows, C]
   ConstView x;   // input of the normalisation ([rows, C]; `sum` in the fused form)
   ConstView gamma, mean, rstd;
+  float gamma_offset = 0;
   View dx;                // [rows, C]; undefined: not wanted
   ConstView dx_residual;  // optional [rows, C], added to dx (the gradient that skips the norm)
   // Optional [rows, C]: dropout applied to the stored dx. It is the gradient of the branch if x was

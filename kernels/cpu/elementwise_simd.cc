@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "shoal/kernels/cpu/ranges.h"
 #include "shoal/kernels/cpu/tile_product.h"
 
@@ -189,14 +191,18 @@ void SwigluBackward(DType dtype, const void* gate, const void* up, const void* d
 }
 
 void RotaryHeads(DType dtype, const void* x, const float* table, bool backward, void* out,
-                 std::int64_t heads, std::int64_t head_dim) {
-  const std::int64_t half = head_dim / 2, lanes = FloatLanes();
+                 const RotaryHeadsShape& heads) {
+  const std::int64_t half = heads.turning / 2, still = heads.channels - heads.turning,
+                     lanes = FloatLanes();
   const FloatVec sign = floats(backward ? -1.0f : 1.0f);
   with_float(dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      const T* from = static_cast<const T*>(x) + head * head_dim;
-      T* to = static_cast<T*>(out) + head * head_dim;
+    for (std::int64_t head = 0; head < heads.count; ++head) {
+      const T* from = static_cast<const T*>(x) + head * heads.channels;
+      T* to = static_cast<T*>(out) + head * heads.channels;
+      if (still > 0 && from != to)
+        std::memcpy(to + heads.turning, from + heads.turning,
+                    static_cast<std::size_t>(still) * sizeof(T));
       std::int64_t i = 0;
       for (; i + lanes <= half; i += lanes) {
         const FloatVec a = LoadFloats(from + i), b = LoadFloats(from + half + i),
@@ -275,8 +281,8 @@ void swiglu_backward_range(DType dtype, const void* gate, const void* up, const 
   HWY_DYNAMIC_DISPATCH(SwigluBackward)(dtype, gate, up, dout, dgate, dup, count);
 }
 void rotary_heads(DType dtype, const void* x, const float* table, bool backward, void* out,
-                  std::int64_t heads, std::int64_t head_dim) {
-  HWY_DYNAMIC_DISPATCH(RotaryHeads)(dtype, x, table, backward, out, heads, head_dim);
+                  const RotaryHeadsShape& heads) {
+  HWY_DYNAMIC_DISPATCH(RotaryHeads)(dtype, x, table, backward, out, heads);
 }
 
 }  // namespace shoal::kernels

@@ -69,7 +69,8 @@ class CpuEmbedding final : public EmbeddingKernels {
     check::rotary(args);
     if (args.positions.defined()) check::ids("rotary", args.positions, args.table.shape[0]);
     const auto* const positions = static_cast<const std::int32_t*>(args.positions.data);
-    const std::int64_t length = args.x.shape[1], width = args.x.shape[2], dim = args.table.shape[1];
+    const std::int64_t length = args.x.shape[1], width = args.x.shape[2],
+                       turning = args.table.shape[1];
     if (width == 0) return;
     const auto row_bytes = static_cast<std::int64_t>(size_of(args.x.dtype)) * width;
     parallel_for(
@@ -79,9 +80,11 @@ class CpuEmbedding final : public EmbeddingKernels {
             rotary_heads(
                 args.x.dtype, static_cast<const std::byte*>(args.x.data) + row * row_bytes,
                 static_cast<const float*>(args.table.data) +
-                    (positions ? positions[row] : args.first_position + row % length) * dim,
+                    (positions ? positions[row] : args.first_position + row % length) * turning,
                 args.backward, static_cast<std::byte*>(args.out.data) + row * row_bytes,
-                width / dim, dim);
+                {.count = width / args.head_channels(),
+                 .channels = args.head_channels(),
+                 .turning = turning});
         });
   }
 
@@ -98,10 +101,11 @@ class CpuEmbedding final : public EmbeddingKernels {
     });
   }
 
-  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, Stream) override {
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, bool clear,
+                            Stream) override {
     check::select_rows("select_rows_backward", rows, dout, dx);
     check_numbers("select_rows_backward", rows, dx);
-    if (dx.shape.count() > 0)
+    if (clear && dx.shape.count() > 0)
       std::memset(dx.data, 0, static_cast<std::size_t>(dx.shape.count()) * size_of(dx.dtype));
     over_selection(rows, dout, [&](std::int64_t row, std::int64_t i, std::size_t bytes) {
       if (row >= 0)

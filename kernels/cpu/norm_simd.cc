@@ -48,6 +48,7 @@ HWY_INLINE void layer_norm_typed(const LayerNormArgs& args, const DropoutPlan* p
   const std::int64_t columns = args.x.shape.columns();
   const auto* gamma = static_cast<const W*>(args.gamma.data);
   const auto* beta = static_cast<const W*>(args.beta.data);
+  const FloatVec offset = hn::Set(kFloat, args.gamma_offset);
   const RandomRows random(plan ? plan->key : RandomKey(RandomSite()));
   for (std::int64_t row = first; row < first + rows; ++row) {
     const T* x = static_cast<const T*>(args.x.data) + row * columns;
@@ -76,14 +77,15 @@ HWY_INLINE void layer_norm_typed(const LayerNormArgs& args, const DropoutPlan* p
     if (beta)
       map(
           columns,
-          [mean_lanes, rstd_lanes](FloatVec v, FloatVec g, FloatVec b)
-              HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(v, mean_lanes), rstd_lanes), g, b); },
+          [mean_lanes, rstd_lanes, offset](FloatVec v, FloatVec g, FloatVec b) HWY_ATTR {
+            return hn::MulAdd(hn::Mul(hn::Sub(v, mean_lanes), rstd_lanes), hn::Add(g, offset), b);
+          },
           y, x, gamma, beta);
     else
       map(
           columns,
-          [rstd_lanes](FloatVec v, FloatVec g)
-              HWY_ATTR { return hn::Mul(hn::Mul(v, rstd_lanes), g); },
+          [rstd_lanes, offset](FloatVec v, FloatVec g)
+              HWY_ATTR { return hn::Mul(hn::Mul(v, rstd_lanes), hn::Add(g, offset)); },
           y, x, gamma);
     if (args.mean.defined()) static_cast<float*>(args.mean.data)[row] = mean;
     if (args.rstd.defined()) static_cast<float*>(args.rstd.data)[row] = rstd;
@@ -109,6 +111,7 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args,
   const RandomRows random(plan ? plan->key : RandomKey(RandomSite()));
   const auto* gamma = static_cast<const W*>(args.gamma.data);
   const FloatVec inverse = hn::Set(kFloat, 1.0f / static_cast<float>(columns));
+  const FloatVec offset = hn::Set(kFloat, args.gamma_offset);
   for (std::int64_t row = first; row < first + rows; ++row) {
     const T* x = static_cast<const T*>(args.x.data) + row * columns;
     const T* dy = static_cast<const T*>(args.dy.data) + row * columns;
@@ -122,7 +125,7 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args,
     for_each(
         columns,
         [&](FloatVec g, FloatVec v, FloatVec w) HWY_ATTR {
-          const FloatVec scaled = hn::Mul(g, w);
+          const FloatVec scaled = hn::Mul(g, hn::Add(w, offset));
           sum = hn::Add(sum, scaled);
           projection = hn::MulAdd(scaled, hn::Mul(hn::Sub(v, mean), rstd), projection);
         },
@@ -132,7 +135,7 @@ HWY_INLINE void layer_norm_backward_typed(const LayerNormBackwardArgs& args,
     const FloatVec along = hn::Mul(hn::SumOfLanes(kFloat, projection), inverse);
     const auto gradient = [=](FloatVec g, FloatVec v, FloatVec w) HWY_ATTR {
       const FloatVec normalised = hn::Mul(hn::Sub(v, mean), rstd);
-      const FloatVec rest = hn::Sub(hn::Mul(g, w), average);
+      const FloatVec rest = hn::Sub(hn::Mul(g, hn::Add(w, offset)), average);
       return hn::Mul(rstd, hn::NegMulAdd(normalised, along, rest));
     };
     if (args.dx_residual.defined())

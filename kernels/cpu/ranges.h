@@ -25,8 +25,12 @@ void swiglu_range(DType dtype, const void* gate, const void* up, void* out, std:
 void swiglu_backward_range(DType dtype, const void* gate, const void* up, const void* dout,
                            void* dgate, void* dup, std::int64_t count);
 // Rotates `heads` heads of one position; `table` holds its cosines, then its sines.
+struct RotaryHeadsShape {
+  std::int64_t count, channels,
+      turning;  // heads of a row, and of each the first `turning` channels
+};
 void rotary_heads(DType dtype, const void* x, const float* table, bool backward, void* out,
-                  std::int64_t heads, std::int64_t head_dim);
+                  const RotaryHeadsShape& heads);
 
 // Processes rows [first_row, first_row + rows). `x`, `residual` (null: none) and `out` point to the
 // whole tensors.

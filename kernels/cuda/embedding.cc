@@ -50,11 +50,11 @@ class CudaEmbedding final : public EmbeddingKernels {
   void rotary(const RotaryArgs& args, Stream stream) override {
     check::rotary(args);
     const Shape& x = args.x.shape;
-    const std::int64_t dim = args.table.shape[1];
+    const std::int64_t dim = args.head_channels(), turning = args.table.shape[1];
     const std::int64_t first = args.positions.defined() ? 0 : args.first_position;
     check_cuda(launch_rotary(begin(stream), args.x.dtype,
-                             {x[0] * x[1], x[1], x[2], dim, args.x.data,
-                              static_cast<const float*>(args.table.data) + first * dim,
+                             {x[0] * x[1], x[1], x[2], dim, turning, args.x.data,
+                              static_cast<const float*>(args.table.data) + first * turning,
                               args.out.data, args.backward ? -1.0f : 1.0f,
                               static_cast<const std::int32_t*>(args.positions.data),
                               args.table.shape[0], resources_.fault()}),
@@ -69,15 +69,16 @@ class CudaEmbedding final : public EmbeddingKernels {
         "select_rows");
   }
 
-  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx,
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, bool clear,
                             Stream stream) override {
     check::select_rows("select_rows_backward", rows, dout, dx);
     const Launch at = begin(stream);
     if (dx.shape.count() == 0) return;
-    check_cuda(
-        cudaMemsetAsync(dx.data, 0, static_cast<std::size_t>(dx.shape.count()) * size_of(dx.dtype),
-                        at.stream),
-        "select_rows_backward");
+    if (clear)
+      check_cuda(cudaMemsetAsync(dx.data, 0,
+                                 static_cast<std::size_t>(dx.shape.count()) * size_of(dx.dtype),
+                                 at.stream),
+                 "select_rows_backward");
     check_cuda(launch_place_rows(at, selection(rows, dout, dx), dout.data, dx.data),
                "select_rows_backward");
   }

@@ -337,14 +337,14 @@ cudaError_t sort_ids(Launch at, EmbeddingShape shape, const Sort& sort, const st
   return status;
 }
 
-// Each thread rotates N adjacent points: elements in the head's first half and their partners in
-// the second half.
+// Each thread rotates N adjacent points: elements in the turning channels' first half and their
+// partners in the second half.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     rotary_kernel(RotaryLaunch args, RowPacks packs, Divisor by_half) {
-  const std::int64_t half = args.dim / 2;
+  const std::int64_t half = args.turning / 2;
   for (std::int64_t pack = thread_number(); pack < packs.total; pack += thread_count()) {
-    const RowPacks::Place place = packs.at(pack);  // in rows made of the heads' first halves
+    const RowPacks::Place place = packs.at(pack);  // in rows made of the points' first elements
     const std::int64_t head = by_half.quotient(static_cast<std::uint32_t>(place.column)),
                        point = place.column - head * half,
                        at = place.row * args.width + head * args.dim + point;
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads)
         report(args.fault, Fault::id_outside_table, place.row, position, args.limit);
       position = 0;
     }
-    const float* table = args.table + position * args.dim + point;
+    const float* table = args.table + position * args.turning + point;
     const T* x = static_cast<const T*>(args.x) + at;
     float a[N], b[N], c[N], s[N];
     load(x, a);
@@ -370,16 +370,23 @@ __global__ void __launch_bounds__(kThreads)
     T* out = static_cast<T*>(args.out) + at;
     store(a, out);
     store(b, out + half);
+    if (args.out == args.x) continue;
+    // The points' threads copy what does not turn: their own elements of every further `half`.
+    for (std::int64_t i = args.turning; i + point < args.dim; i += half)
+#pragma unroll
+      for (int k = 0; k < N; ++k)
+        if (i + point + k < args.dim) out[i + k] = x[i + k];
   }
 }
 
 template <int N, class T>
 cudaError_t rotary(Launch at, const RotaryLaunch& args) {
-  const RowPacks packs(args.rows, args.width / 2, N);
+  const std::int64_t heads = args.width / args.dim;
+  const RowPacks packs(args.rows, heads * args.turning / 2, N);
   if (packs.total == 0) return cudaSuccess;
   return launch_kernel(rotary_kernel<N, T>, grid_for(packs.total, kThreads, at.multiprocessors),
                        kThreads, 0, at.stream, args, packs,
-                       Divisor(static_cast<std::uint32_t>(args.dim / 2)));
+                       Divisor(static_cast<std::uint32_t>(args.turning / 2)));
 }
 
 }  // namespace
@@ -444,7 +451,7 @@ cudaError_t launch_rotary(Launch at, DType dtype, const RotaryLaunch& args) {
     using T = decltype(type);
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     // The table's rows then consist of whole vectors too.
-    if (aligned16(args.x, args.out, args.table) && args.dim % (2 * N) == 0)
+    if (aligned16(args.x, args.out, args.table) && args.turning % (2 * N) == 0 && args.dim % N == 0)
       return rotary<N, T>(at, args);
     return rotary<1, T>(at, args);
   });

@@ -26,10 +26,10 @@ cudaError_t launch_embedding_backward(Launch at, DType dtype, EmbeddingShape sha
 cudaError_t launch_position_backward(Launch at, DType dtype, std::int64_t batch, std::int64_t plane,
                                      const void* dout, float* dtable);
 
-// Rotary positions of embedding.h for `rows` = B·T rows, `width` = H·D. `positions` [rows] index a
-// table of `limit` rows; null: `table` starts at the first position.
+// Rotary positions of embedding.h for `rows` = B·T rows, `width` = H·D, `dim` = D, `turning` = R.
+// `positions` [rows] index a table of `limit` rows; null: `table` starts at the first position.
 struct RotaryLaunch {
-  std::int64_t rows, length, width, dim;
+  std::int64_t rows, length, width, dim, turning;
   const void* x;
   const float* table;
   void* out;

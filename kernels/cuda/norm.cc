@@ -40,6 +40,7 @@ class CudaNorm final : public NormKernels {
     launch.mean = static_cast<float*>(args.mean.data);
     launch.rstd = static_cast<float*>(args.rstd.data);
     launch.epsilon = args.epsilon;
+    launch.gamma_offset = args.gamma_offset;
     if (args.residual.defined()) {
       launch.residual = args.residual.data;
       launch.sum = args.sum.data;
@@ -68,6 +69,7 @@ class CudaNorm final : public NormKernels {
     launch.dy = args.dy.data;
     launch.x = args.x.data;
     launch.gamma = args.gamma.data;
+    launch.gamma_offset = args.gamma_offset;
     launch.residual = args.dx_residual.data;
     launch.mean = static_cast<const float*>(args.mean.data);
     launch.rstd = static_cast<const float*>(args.rstd.data);

@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kThreads, input == Input::dropped_sum ? 2 : kR
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float normalised = __fmul_rn(__fsub_rn(widened(v.v[j]), mean), rstd);
-      out.v[j] = narrowed<T>(__fmaf_rn(normalised, gamma[j], beta[j]));
+      out.v[j] =
+          narrowed<T>(__fmaf_rn(normalised, __fadd_rn(gamma[j], args.gamma_offset), beta[j]));
     }
     store_pack(out, y + column);
   });

@@ -18,7 +18,7 @@ struct LayerNormLaunch {
   const void *x, *residual, *gamma, *beta;
   void *sum, *y;
   float *mean, *rstd;  // null: not kept
-  float epsilon;
+  float epsilon, gamma_offset;
   RowDropout dropout;
 };
 cudaError_t launch_layer_norm(const LayerNormLaunch& args, cudaStream_t stream);
@@ -28,7 +28,8 @@ struct LayerNormBackwardLaunch {
   std::int64_t rows, columns;
   const void *dy, *x, *gamma, *residual;  // residual null: none
   const float *mean, *rstd;               // mean null: RMSNorm
-  void *dx, *branch;                      // branch null: dropout(dx) is not wanted
+  float gamma_offset;
+  void *dx, *branch;  // branch null: dropout(dx) is not wanted
   RowDropout dropout;
   std::int64_t parts;  // parts of the rows; 0: only dx
   float* partial;      // [parts, 2, columns]: receives each part's sums for dgamma and dbeta

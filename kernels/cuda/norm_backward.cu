@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, drops ? 2 : kResident<T>)
       load(static_cast<const W*>(args.gamma) + column, g);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        g[j] = __fmul_rn(widened(d.v[j]), g[j]);
+        g[j] = __fmul_rn(widened(d.v[j]), __fadd_rn(g[j], args.gamma_offset));
         normalised[j] = __fmul_rn(__fsub_rn(widened(v.v[j]), mean), rstd);
       }
       f(column, g, normalised);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 1 : 2)
         load(static_cast<const W*>(args.gamma) + column, g);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          g[j] = __fmul_rn(widened(packs_dy[k].v[j]), g[j]);
+          g[j] = __fmul_rn(widened(packs_dy[k].v[j]), __fadd_rn(g[j], args.gamma_offset));
           normalised[j] = __fmul_rn(__fsub_rn(widened(packs_x[k].v[j]), mean), rstd);
         }
         f(k, column, g, normalised);

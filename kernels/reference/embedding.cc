@@ -49,14 +49,16 @@ class ReferenceEmbedding final : public EmbeddingKernels {
     check::rotary(args);
     if (args.positions.defined()) check::ids("rotary", args.positions, args.table.shape[0]);
     const auto* const positions = static_cast<const std::int32_t*>(args.positions.data);
-    const std::int64_t length = args.x.shape[1], width = args.x.shape[2], dim = args.table.shape[1],
-                       half = dim / 2;
+    const std::int64_t length = args.x.shape[1], width = args.x.shape[2],
+                       dim = args.head_channels(), turning = args.table.shape[1],
+                       half = turning / 2;
     for (std::int64_t i = 0; i < args.x.shape.count(); ++i) {
       const std::int64_t pair = i % width % dim;
+      if (pair >= turning) store(args.out, i, load(args.x, i));
       if (pair >= half) continue;
       const std::int64_t row = i / width,
                          position = positions ? positions[row] : args.first_position + row % length,
-                         angle = position * dim + pair;
+                         angle = position * turning + pair;
       const double a = load(args.x, i), b = load(args.x, i + half), c = load(args.table, angle),
                    s = load(args.table, angle + half) * (args.backward ? -1 : 1);
       store(args.out, i, a * c - b * s);
@@ -80,10 +82,11 @@ class ReferenceEmbedding final : public EmbeddingKernels {
     }
   }
 
-  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, Stream) override {
+  void select_rows_backward(const RowSelection& rows, ConstView dout, View dx, bool clear,
+                            Stream) override {
     check::select_rows("select_rows_backward", rows, dout, dx);
     const std::int64_t columns = dx.shape.columns();
-    for (std::int64_t i = 0; i < dx.shape.count(); ++i) store(dx, i, 0);
+    for (std::int64_t i = 0; clear && i < dx.shape.count(); ++i) store(dx, i, 0);
     for (std::int64_t i = 0; i < dout.shape[0]; ++i) {
       const std::int64_t row = row_of(rows, dx, i);
       for (std::int64_t c = 0; row >= 0 && c < columns; ++c)

@@ -40,7 +40,7 @@ class ReferenceNorm final : public NormKernels {
       const double rstd = 1 / std::sqrt(variance + args.epsilon);
       for (std::int64_t j = 0; j < columns; ++j)
         store(args.y, first + j,
-              (load(x, first + j) - mean) * rstd * load(args.gamma, j) +
+              (load(x, first + j) - mean) * rstd * (load(args.gamma, j) + args.gamma_offset) +
                   (args.beta.defined() ? load(args.beta, j) : 0));
       if (args.mean.defined() && columns > 0) store(args.mean, row, mean);
       if (args.rstd.defined() && columns > 0) store(args.rstd, row, rstd);
@@ -61,12 +61,12 @@ class ReferenceNorm final : public NormKernels {
       const double mean = centred ? load(args.mean, row) : 0, rstd = load(args.rstd, row);
       double sum = 0, projection = 0;
       for (std::int64_t j = 0; j < columns; ++j) {
-        const double g = load(args.dy, first + j) * load(args.gamma, j);
+        const double g = load(args.dy, first + j) * (load(args.gamma, j) + args.gamma_offset);
         sum += g;
         projection += g * (load(args.x, first + j) - mean) * rstd;
       }
       for (std::int64_t j = 0; j < columns; ++j) {
-        const double g = load(args.dy, first + j) * load(args.gamma, j);
+        const double g = load(args.dy, first + j) * (load(args.gamma, j) + args.gamma_offset);
         const double normalised = (load(args.x, first + j) - mean) * rstd;
         const double average = centred ? sum / width : 0;
         double dx = rstd * (g - average - normalised * projection / width);

@@ -10,18 +10,23 @@
 
 namespace shoal::nn {
 
-RmsNorm::RmsNorm(std::int64_t channels, float epsilon)
+RmsNorm::RmsNorm(std::int64_t channels, float epsilon, float offset)
     : epsilon_(epsilon),
-      weight_(add_parameter("weight", {channels}, {Initializer::Kind::ones, 0}, false)) {}
+      offset_(offset),
+      weight_(add_parameter("weight", {channels},
+                            {offset == 0 ? Initializer::Kind::ones : Initializer::Kind::zeros, 0},
+                            false)) {
+  SHOAL_CHECK(offset == 0 || offset == 1, "an RMSNorm whose weight begins as {}", 1 - offset);
+}
 Value RmsNorm::forward(Context& context, const Value& x) {
-  return rms_norm(context, x, *weight_, epsilon_);
+  return rms_norm(context, x, *weight_, epsilon_, offset_);
 }
 ResidualNorm RmsNorm::fork(Context& context, const Value& x) {
-  return fork_rms_norm(context, x, *weight_, epsilon_);
+  return fork_rms_norm(context, x, *weight_, epsilon_, offset_);
 }
 ResidualNorm RmsNorm::forward(Context& context, const Value& residual, const Value& branch,
                               const DropoutSite& site) {
-  return residual_rms_norm(context, residual, branch, site, *weight_, epsilon_);
+  return residual_rms_norm(context, residual, branch, site, *weight_, epsilon_, offset_);
 }
 
 const Tensor& RotaryTable::of(const Context& context, std::int64_t positions, bool packed) {
@@ -58,23 +63,38 @@ const Tensor& RotaryTable::of(const Context& context, std::int64_t positions, bo
   return tables.back();
 }
 
+HeadProjections::HeadProjections(
+    Module& attention, const GroupedSelfAttentionConfig& config,
+    const std::function<std::unique_ptr<LinearLike>(const LinearConfig&)>& make) {
+  const auto add = [&](const std::string& name, std::int64_t heads) {
+    linears.emplace_back(attention, name,
+                         make({.in = config.channels,
+                               .out = heads * config.head_dim,
+                               .bias = config.bias,
+                               .std = config.std}));
+  };
+  if (!config.fused.empty()) {
+    add(config.fused, 3 * config.heads);
+    return;
+  }
+  add("q_proj", config.heads);
+  add("k_proj", config.key_heads);
+  add("v_proj", config.key_heads);
+}
+
+void HeadProjections::add_norms(Module& attention, const GroupedSelfAttentionConfig& config) {
+  if (config.norm_epsilon == 0) return;
+  const auto norm = [&] {
+    return std::make_unique<RmsNorm>(config.head_dim, config.norm_epsilon, config.norm_offset);
+  };
+  query_norm.emplace(attention, "q_norm", norm());
+  key_norm.emplace(attention, "k_norm", norm());
+}
+
 GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& config)
-    : q_proj(*this, "q_proj",
-             std::make_unique<Linear>(LinearConfig{.in = config.channels,
-                                                   .out = config.heads * config.head_dim,
-                                                   .bias = config.bias,
-                                                   .std = config.std})),
-      k_proj(*this, "k_proj",
-             std::make_unique<Linear>(LinearConfig{.in = config.channels,
-                                                   .out = config.key_heads * config.head_dim,
-                                                   .bias = config.bias,
-                                                   .std = config.std})),
-      v_proj(*this, "v_proj",
-             std::make_unique<Linear>(LinearConfig{.in = config.channels,
-                                                   .out = config.key_heads * config.head_dim,
-                                                   .bias = config.bias,
-                                                   .std = config.std})),
-      o_proj(*this, "o_proj",
+    : projections(*this, config,
+                  [](const LinearConfig& linear) { return std::make_unique<Linear>(linear); }),
+      output(*this, config.output,
              std::make_unique<Linear>(LinearConfig{.in = config.heads * config.head_dim,
                                                    .out = config.channels,
                                                    .bias = config.output_bias,
@@ -82,13 +102,13 @@ GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& con
       dropout(*this, "attention_dropout", std::make_unique<Dropout>(config.attention_dropout)),
       config_(config) {
   SHOAL_CHECK(config.key_heads > 0 && config.heads % config.key_heads == 0 && config.rotary &&
-                  config.rotary->head_dim() == config.head_dim,
-              "{} heads of {} channels on {} key heads, with rotary positions of {} channels",
+                  config.rotary->turning() <= config.head_dim &&
+                  (config.fused.empty() || config.key_heads == config.heads),
+              "{} heads of {} channels on {} key heads{}, with rotary positions of {} channels",
               config.heads, config.head_dim, config.key_heads,
-              config.rotary ? config.rotary->head_dim() : 0);
-  if (config.norm_epsilon == 0) return;
-  q_norm.emplace(*this, "q_norm", std::make_unique<RmsNorm>(config.head_dim, config.norm_epsilon));
-  k_norm.emplace(*this, "k_norm", std::make_unique<RmsNorm>(config.head_dim, config.norm_epsilon));
+              config.fused.empty() ? "" : " in one Linear",
+              config.rotary ? config.rotary->turning() : 0);
+  projections.add_norms(*this, config);
 }
 
 Value GroupedSelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
@@ -97,20 +117,15 @@ Value GroupedSelfAttention::forward(Context& context, const Value& x, const Atte
   AttentionOptions options = attention_options(config_, *dropout, input);
   options.heads = config_.heads;
   options.key_heads = config_.key_heads;
-  const std::int64_t first =
-      context.activation.first_position + (input.cache ? input.cache->length : 0);
-  const Tensor table =
-      config_.rotary->of(context, first + x.tensor.shape()[1], input.positions.defined());
-  const Value q = rotated_heads(context, *q_proj, q_norm, x, table, first, input.positions),
-              k = rotated_heads(context, *k_proj, k_norm, x, table, first, input.positions),
-              v = v_proj->forward(context, x);
-  return o_proj->forward(context, attend_to(context, q, {k, v}, input, options));
+  return output->forward(
+      context, rotated_attention(context, projections, *config_.rotary, x, input, options));
 }
 
 AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,
                                    const AttentionInput& input) {
   AttentionOptions options;
   options.window = config.window;
+  options.scale = config.scale;
   options.dropout = dropout.site();
   options.max_positions = config.max_positions;
   options.key_mask = input.key_mask;
@@ -118,12 +133,27 @@ AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, con
   return options;
 }
 
-Value rotated_heads(Context& context, LinearLike& projection,
-                    const std::optional<Slot<NormLike>>& norm, const Value& x, const Tensor& table,
-                    std::int64_t first, const Tensor& positions) {
-  Value heads = projection.forward(context, x);
-  if (norm) heads = (*norm)->forward(context, heads);
-  return rotary(context, std::move(heads), table, first, positions);
+Value rotated_attention(Context& context, const HeadProjections& projections, RotaryTable& rotary,
+                        const Value& x, const AttentionInput& input,
+                        const AttentionOptions& options) {
+  const std::int64_t first =
+      context.activation.first_position + (input.cache ? input.cache->length : 0);
+  const Tensor table = rotary.of(context, first + x.tensor.shape()[1], input.positions.defined());
+  const auto rotated = [&](Value of, const std::optional<Slot<NormLike>>& norm,
+                           std::int64_t heads) {
+    if (norm) of = (*norm)->forward(context, of);
+    const std::int64_t channels = of.tensor.shape()[2] / heads;
+    return nn::rotary(context, std::move(of), table, first, input.positions, channels);
+  };
+  std::array<Value, 3> parts;  // queries, keys, values
+  const auto& linears = projections.linears;
+  if (linears.size() == 1)
+    parts = split_heads(context, linears[0]->forward(context, x), options.heads);
+  else
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = linears[i]->forward(context, x);
+  const Value q = rotated(std::move(parts[0]), projections.query_norm, options.heads),
+              k = rotated(std::move(parts[1]), projections.key_norm, options.key_heads);
+  return attend_to(context, q, {k, std::move(parts[2])}, input, options);
 }
 
 GatedMlp::GatedMlp(const GatedMlpConfig& config)

@@ -1,7 +1,12 @@
 // Layers of Llama-style decoders. Parameter names are Hugging Face's.
 #pragma once
 
+#include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "shoal/nn/layers/layers.h"
 
@@ -9,7 +14,8 @@ namespace shoal::nn {
 
 class RmsNorm final : public NormLike {
  public:
-  RmsNorm(std::int64_t channels, float epsilon);
+  // `offset` is added to the weight (Gemma: 1), which begins as 1 - offset.
+  RmsNorm(std::int64_t channels, float epsilon, float offset = 0);
   std::string_view kind() const override { return "RmsNorm"; }
   Value forward(Context& context, const Value& x) override;
   ResidualNorm fork(Context& context, const Value& x) override;
@@ -17,12 +23,12 @@ class RmsNorm final : public NormLike {
                        const DropoutSite& site) override;
 
  private:
-  float epsilon_;
+  float epsilon_, offset_;
   std::shared_ptr<Parameter> weight_;
 };
 
 struct RotaryAngles {
-  std::vector<float> frequencies;  // rotation per position in radians, for each of the D/2 pairs
+  std::vector<float> frequencies;  // rotation per position in radians, for each pair
   float scale = 1;                 // of cosines and sines
   // Frequencies of calls with more than `short_positions` positions (Ding et al., "LongRoPE",
   // 2024). Empty: all calls have the same.
@@ -35,12 +41,11 @@ struct RotaryAngles {
 class RotaryTable {
  public:
   explicit RotaryTable(RotaryAngles angles) : angles_(std::move(angles)) {}
-  std::int64_t head_dim() const {
-    return 2 * static_cast<std::int64_t>(angles_.frequencies.size());
-  }
-  // [at least `positions`, D] f32, on the device of the context's kernels. `positions`: number of
-  // positions of the call, earlier ones of a cache included. Throws invalid_argument if the rows
-  // are `packed` and the frequencies depend on the number.
+  // The number of each head's channels that turn.
+  std::int64_t turning() const { return 2 * static_cast<std::int64_t>(angles_.frequencies.size()); }
+  // [at least `positions`, turning()] f32, on the device of the context's kernels. `positions`:
+  // number of positions of the call, earlier ones of a cache included. Throws invalid_argument if
+  // the rows are `packed` and the frequencies depend on the number.
   const Tensor& of(const Context& context, std::int64_t positions, bool packed);
 
  private:
@@ -57,15 +62,30 @@ struct GroupedSelfAttentionConfig {
   // heads · head_dim need not equal `channels`; `key_heads` must divide `heads`.
   std::int64_t channels = 0, heads = 1, key_heads = 1, head_dim = 0, max_positions = 0;
   float attention_dropout = 0, std = 0.02f;
-  bool bias = false, output_bias = false;  // of q_proj, k_proj and v_proj; of o_proj
+  bool bias = false, output_bias = false;  // of the Linears of queries, keys, values; of `output`
+  // Names of the Linears. `fused` makes the queries, keys and values of each head, so key_heads is
+  // `heads`; empty: q_proj, k_proj and v_proj.
+  std::string fused{}, output = "o_proj";
   float norm_epsilon = 0;   // of norms of each head's queries and keys; 0: there are none
+  float norm_offset = 0;    // RmsNorm's, of these norms
+  float scale = 0;          // of scores; 0: 1 / sqrt(head_dim)
   std::int64_t window = 0;  // AttentionShape::window
   std::shared_ptr<RotaryTable> rotary{};
 };
 
+// The children of an attention that make queries, keys and values.
+struct HeadProjections {
+  std::deque<Slot<LinearLike>> linears;  // of queries, keys and values; or one of all
+  std::optional<Slot<NormLike>> query_norm, key_norm;
+
+  HeadProjections(Module& attention, const GroupedSelfAttentionConfig& config,
+                  const std::function<std::unique_ptr<LinearLike>(const LinearConfig&)>& make);
+  void add_norms(Module& attention, const GroupedSelfAttentionConfig& config);
+};
+
 // Causal attention with rotary positions. Groups of heads share keys and values (Ainslie et al.,
-// "GQA", 2023). Four Linears, and RmsNorms of queries and keys (Dehghani et al., "Scaling Vision
-// Transformers to 22 Billion Parameters", 2023).
+// "GQA", 2023). Two or four Linears, and RmsNorms of queries and keys (Dehghani et al., "Scaling
+// Vision Transformers to 22 Billion Parameters", 2023).
 class GroupedSelfAttention final : public AttentionLike {
  public:
   explicit GroupedSelfAttention(const GroupedSelfAttentionConfig& config);
@@ -73,8 +93,8 @@ class GroupedSelfAttention final : public AttentionLike {
   Value forward(Context& context, const Value& x, const AttentionInput& input) override;
   const GroupedSelfAttentionConfig& config() const { return config_; }
 
-  Slot<LinearLike> q_proj, k_proj, v_proj, o_proj;
-  std::optional<Slot<NormLike>> q_norm, k_norm;
+  HeadProjections projections;
+  Slot<LinearLike> output;
   Slot<Dropout> dropout;
 
  private:
@@ -84,11 +104,11 @@ class GroupedSelfAttention final : public AttentionLike {
 // The options of GroupedSelfAttention's attention(), except for heads.
 AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,
                                    const AttentionInput& input);
-// Queries or keys: norm(projection(x)) rotated by positions, which count from `first` unless
-// `positions` is defined. `norm` may be absent.
-Value rotated_heads(Context& context, LinearLike& projection,
-                    const std::optional<Slot<NormLike>>& norm, const Value& x, const Tensor& table,
-                    std::int64_t first, const Tensor& positions);
+// The heads [B, T, options.heads · D] of x [B, T, C]. Queries and keys are normalised if there are
+// norms, then rotated by input.positions.
+Value rotated_attention(Context& context, const HeadProjections& projections, RotaryTable& rotary,
+                        const Value& x, const AttentionInput& input,
+                        const AttentionOptions& options);
 
 struct GatedMlpConfig {
   std::int64_t channels = 0, inner = 0;

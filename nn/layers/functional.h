@@ -40,8 +40,8 @@ Value dropout_add(Context& context, const Value& branch, const Value& residual,
                   const DropoutSite& site);                   // residual + dropout(branch)
 Value add(Context& context, const Value& a, const Value& b);  // a and b have equal shapes
 
-// RMSNorm (Zhang & Sennrich, 2019) of each C elements (a head) of x [.., n·C]; gamma [C].
-Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
+// RMSNorm (Zhang & Sennrich, 2019) of each C elements (a head) of x [.., n·C]; gamma [C] + offset.
+Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon, float offset = 0);
 
 // The end of a sub-layer and the next norm: sum = residual + dropout(branch), normed = norm(sum).
 struct ResidualNorm {
@@ -53,18 +53,18 @@ ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma,
 ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
                                  const DropoutSite& site, Parameter& gamma, Parameter& beta,
                                  float epsilon);
-ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon);
+ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon,
+                           float offset = 0);
 ResidualNorm residual_rms_norm(Context& context, const Value& residual, const Value& branch,
-                               const DropoutSite& site, Parameter& gamma, float epsilon);
-
+                               const DropoutSite& site, Parameter& gamma, float epsilon,
+                               float offset = 0);
 // silu(gate) · up, both of the same shape.
 Value swiglu(Context& context, const Value& gate, const Value& up);
-
 // Rotates x [B, T, H·D] by its positions, as RotaryArgs (kernels/embedding.h). `table` is
-// [positions, D] f32 on the kernels' device. `positions` is i32 [B, T] or undefined; host positions
-// are checked first. In place if x has no other reference.
+// [positions, R] f32 on the kernels' device. `positions` is i32 [B, T] or undefined; host positions
+// are checked first. In place if x has no other reference. head_dim is D; 0: R.
 Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position,
-             const Tensor& positions = {});
+             const Tensor& positions = {}, std::int64_t head_dim = 0);
 
 // table[ids]; ids i32 [..] -> [.., C]. Host ids are checked before anything is queued. Row
 // `padding` (negative: none) gets no gradient, like torch.nn.Embedding's padding_idx.

@@ -1,6 +1,7 @@
 // Further operations, used only by Shoal's own layers. Not installed.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -36,6 +37,9 @@ KeysAndValues keys_and_values(const AttentionInput& input,
 // attention(), or cached_attention(), as the input has a cache.
 Value attend_to(Context& context, const Value& queries, const KeysAndValues& seen,
                 const AttentionInput& input, const AttentionOptions& options);
+
+// x [.., H·3·D], for each of H heads its queries, keys and values -> three of [.., H·D].
+std::array<Value, 3> split_heads(Context& context, const Value& x, std::int64_t heads);
 
 // a · b, of equal shapes
 Value multiply(Context& context, const Value& a, const Value& b);

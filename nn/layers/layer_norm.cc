@@ -10,6 +10,14 @@ ConstView view_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_view() : ConstView();
 }
 
+// A norm's weights, and its options.
+struct Norm {
+  Parameter& gamma;
+  Parameter* beta;  // null: RMSNorm
+  float epsilon;
+  float offset = 0;  // added to gamma
+};
+
 // Destinations of a norm's weight gradients in backward.
 struct NormWeights {
   Context& context;
@@ -46,9 +54,9 @@ struct NormWeights {
 // fused: (sum, y) with sum = residual + dropout(branch).
 class LayerNormFunction final : public Function {
  public:
-  LayerNormFunction(Tape& tape, Parameter& gamma, Parameter* beta, const Tensor& x,
-                    const Tensor& mean, const Tensor& rstd)
-      : gamma_(gamma), beta_(beta), x_(tape, x), mean_(tape, mean), rstd_(tape, rstd) {}
+  LayerNormFunction(Tape& tape, const Norm& norm, const Tensor& x, const Tensor& mean,
+                    const Tensor& rstd)
+      : norm_(norm), x_(tape, x), mean_(tape, mean), rstd_(tape, rstd) {}
 
   void fork() { two_outputs_ = true; }
   void fuse(const kernels::DropoutArgs& args, bool needs_branch) {
@@ -74,7 +82,8 @@ class LayerNormFunction final : public Function {
       kernels::LayerNormBackwardArgs args;
       args.dy = dy;
       args.x = x;
-      args.gamma = gamma_.value;
+      args.gamma = norm_.gamma.value;
+      args.gamma_offset = norm_.offset;
       args.mean = view_of(mean);
       args.rstd = rstd;
       args.dx = dx.view();
@@ -86,16 +95,16 @@ class LayerNormFunction final : public Function {
       }
       Tensor dgamma, dbeta;
       const auto run = [&] {
-        context.run("layer_norm.backward", {dy, x, gamma_.value, mean, rstd, dsum},
+        context.run("layer_norm.backward", {dy, x, norm_.gamma.value, mean, rstd, dsum},
                     {dx, dbranch, dgamma, dbeta},
                     [&] { context.kernels().norm().layer_norm_backward(args, context.stream); });
       };
       // The weight gradients are not deferred, because one kernel computes them together with dx
       // and reads x and dy only once.
-      Parameter* const parameters[] = {&gamma_, beta_};
+      Parameter* const parameters[] = {&norm_.gamma, norm_.beta};
       bool ran = false;
       backward_context.weight_gradient_at_once(parameters, [&] {
-        NormWeights{context, gamma_, beta_}.give(args, dgamma, dbeta);
+        NormWeights{context, norm_.gamma, norm_.beta}.give(args, dgamma, dbeta);
         run();
         ran = true;
       });
@@ -114,8 +123,7 @@ class LayerNormFunction final : public Function {
   }
 
  private:
-  Parameter& gamma_;
-  Parameter* beta_;
+  Norm norm_;
   SavedTensor x_, mean_, rstd_;
   bool two_outputs_ = false, fused_ = false, needs_branch_ = false;
   kernels::DropoutArgs dropout_;
@@ -125,8 +133,9 @@ struct Outputs {
   Tensor y, mean, rstd;
 };
 
-Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const Parameter* beta,
-              float epsilon, bool records, kernels::LayerNormArgs& args) {
+Outputs start(Context& context, const Tensor& x, const Norm& norm, bool records,
+              kernels::LayerNormArgs& args) {
+  const auto& [gamma, beta, epsilon, offset] = norm;
   SHOAL_CHECK(x.shape().rank() >= 1 && x.shape()[-1] == gamma.shape().count(),
               "{}: an input {} for a norm of {} channels", gamma.name(), to_string(x.shape()),
               gamma.shape().count());
@@ -134,6 +143,7 @@ Outputs start(Context& context, const Tensor& x, const Parameter& gamma, const P
   out.y = context.empty(x.shape(), x.dtype());
   args.x = x;
   args.gamma = gamma.value;
+  args.gamma_offset = offset;
   if (beta) args.beta = beta->value;
   args.epsilon = epsilon;
   args.y = out.y.view();
@@ -156,48 +166,47 @@ Tensor by_heads(const Tensor& x, std::int64_t channels) {
   return x.reshaped({x.count() / channels, channels});
 }
 
-Value norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta, float epsilon) {
+Value normalise(Context& context, const Value& x, const Norm& norm) {
+  const auto& [gamma, beta, epsilon, offset] = norm;
   Parameter* const parameters[] = {&gamma, beta};
   const bool records = context.records({&x, 1}, parameters);
   kernels::LayerNormArgs args;
   const Tensor rows = by_heads(x.tensor, gamma.shape().count());
-  const Outputs out = start(context, rows, gamma, beta, epsilon, records, args);
+  const Outputs out = start(context, rows, norm, records, args);
   context.run("layer_norm", {rows, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   const Tensor y = out.y.reshaped(x.tensor.shape());
   if (!records) return Value{y};
   Tape& tape = *context.tape;
-  return tape.record(
-      std::make_unique<LayerNormFunction>(tape, gamma, beta, rows, out.mean, out.rstd), {&x, 1},
-      parameters, {y})[0];
+  return tape.record(std::make_unique<LayerNormFunction>(tape, norm, rows, out.mean, out.rstd),
+                     {&x, 1}, parameters, {y})[0];
 }
 
-ResidualNorm fork_norm(Context& context, const Value& x, Parameter& gamma, Parameter* beta,
-                       float epsilon) {
+ResidualNorm fork_norm(Context& context, const Value& x, const Norm& norm) {
+  const auto& [gamma, beta, epsilon, offset] = norm;
   Parameter* const parameters[] = {&gamma, beta};
-  if (!context.records({&x, 1}, parameters)) return {x, norm(context, x, gamma, beta, epsilon)};
+  if (!context.records({&x, 1}, parameters)) return {x, normalise(context, x, norm)};
   kernels::LayerNormArgs args;
-  const Outputs out = start(context, x.tensor, gamma, beta, epsilon, true, args);
+  const Outputs out = start(context, x.tensor, norm, true, args);
   context.run("layer_norm", {x.tensor, gamma.value, value_of(beta)}, {out.y, out.mean, out.rstd},
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   Tape& tape = *context.tape;
-  auto function =
-      std::make_unique<LayerNormFunction>(tape, gamma, beta, x.tensor, out.mean, out.rstd);
+  auto function = std::make_unique<LayerNormFunction>(tape, norm, x.tensor, out.mean, out.rstd);
   function->fork();
   auto values = tape.record(std::move(function), {&x, 1}, parameters, {x.tensor, out.y});
   return {std::move(values[0]), std::move(values[1])};
 }
 
 ResidualNorm residual_norm(Context& context, const Value& residual, const Value& branch,
-                           const DropoutSite& site, Parameter& gamma, Parameter* beta,
-                           float epsilon) {
+                           const DropoutSite& site, const Norm& norm) {
+  const auto& [gamma, beta, epsilon, offset] = norm;
   SHOAL_CHECK(branch.tensor.shape() == residual.tensor.shape(), "{}: a residual {} and a branch {}",
               gamma.name(), to_string(residual.tensor.shape()), to_string(branch.tensor.shape()));
   const Value inputs[] = {residual, branch};
   Parameter* const parameters[] = {&gamma, beta};
   const bool records = context.records(inputs, parameters);
   kernels::LayerNormArgs args;
-  const Outputs out = start(context, branch.tensor, gamma, beta, epsilon, records, args);
+  const Outputs out = start(context, branch.tensor, norm, records, args);
   const Tensor sum = context.empty(branch.tensor.shape(), branch.tensor.dtype());
   args.residual = residual.tensor;
   args.sum = sum.view();
@@ -207,7 +216,7 @@ ResidualNorm residual_norm(Context& context, const Value& residual, const Value&
               [&] { context.kernels().norm().layer_norm(args, context.stream); });
   if (!records) return {Value{sum}, Value{out.y}};
   Tape& tape = *context.tape;
-  auto function = std::make_unique<LayerNormFunction>(tape, gamma, beta, sum, out.mean, out.rstd);
+  auto function = std::make_unique<LayerNormFunction>(tape, norm, sum, out.mean, out.rstd);
   function->fuse(args.dropout, branch.needs_gradient());
   auto values = tape.record(std::move(function), inputs, parameters, {sum, out.y});
   return {std::move(values[0]), std::move(values[1])};
@@ -217,28 +226,30 @@ ResidualNorm residual_norm(Context& context, const Value& residual, const Value&
 
 Value layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
                  float epsilon) {
-  return norm(context, x, gamma, &beta, epsilon);
+  return normalise(context, x, {gamma, &beta, epsilon});
 }
-Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon) {
-  return norm(context, x, gamma, nullptr, epsilon);
+Value rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon, float offset) {
+  return normalise(context, x, {gamma, nullptr, epsilon, offset});
 }
 
 ResidualNorm fork_layer_norm(Context& context, const Value& x, Parameter& gamma, Parameter& beta,
                              float epsilon) {
-  return fork_norm(context, x, gamma, &beta, epsilon);
+  return fork_norm(context, x, {gamma, &beta, epsilon});
 }
-ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon) {
-  return fork_norm(context, x, gamma, nullptr, epsilon);
+ResidualNorm fork_rms_norm(Context& context, const Value& x, Parameter& gamma, float epsilon,
+                           float offset) {
+  return fork_norm(context, x, {gamma, nullptr, epsilon, offset});
 }
 
 ResidualNorm residual_layer_norm(Context& context, const Value& residual, const Value& branch,
                                  const DropoutSite& site, Parameter& gamma, Parameter& beta,
                                  float epsilon) {
-  return residual_norm(context, residual, branch, site, gamma, &beta, epsilon);
+  return residual_norm(context, residual, branch, site, {gamma, &beta, epsilon});
 }
 ResidualNorm residual_rms_norm(Context& context, const Value& residual, const Value& branch,
-                               const DropoutSite& site, Parameter& gamma, float epsilon) {
-  return residual_norm(context, residual, branch, site, gamma, nullptr, epsilon);
+                               const DropoutSite& site, Parameter& gamma, float epsilon,
+                               float offset) {
+  return residual_norm(context, residual, branch, site, {gamma, nullptr, epsilon, offset});
 }
 
 }  // namespace shoal::nn

@@ -53,7 +53,7 @@ std::vector<const Module*> queries_and_values(const Module& module) {
   if (const auto* apart = dynamic_cast<const SelfAttention*>(&module))
     return {&*apart->query, &*apart->value};
   if (const auto* grouped = dynamic_cast<const GroupedSelfAttention*>(&module))
-    return {&*grouped->q_proj, &*grouped->v_proj};
+    return {&*grouped->projections.linears.front(), &*grouped->projections.linears.back()};
   return {};
 }
 

@@ -1,6 +1,9 @@
+#include <utility>
+#include <vector>
+
 #include "shoal/kernels/checks.h"
 #include "shoal/nn/autograd/tape.h"
-#include "shoal/nn/layers/functional.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -45,7 +48,7 @@ class RowsFunction final : public Function {
     const Tensor dx = context.empty(shape_, dy.dtype());
     context.run("rows.backward", {numbers, dy}, {dx}, [&] {
       context.kernels().embedding().select_rows_backward(selection(numbers, stride_, offset_), dy,
-                                                         dx.view(), context.stream);
+                                                         dx.view(), true, context.stream);
     });
     return {dx};
   }
@@ -72,6 +75,41 @@ Value rows_of(Context& context, std::string_view name, const Value& x, std::int6
       std::make_unique<RowsFunction>(tape, name, x.tensor.shape(), numbers, stride, offset),
       {&x, 1}, {}, {y})[0];
 }
+
+// Rows of D channels, of which every third belongs to part 0, 1 or 2.
+class SplitHeadsFunction final : public Function {
+ public:
+  SplitHeadsFunction(const Shape& shape, std::int64_t channels)
+      : shape_(shape), channels_(channels) {}
+  std::string_view name() const override { return "split_heads"; }
+  std::vector<Tensor> backward(BackwardContext& backward_context,
+                               std::span<Tensor> output_gradients) override {
+    Context& context = backward_context.context();
+    const Tensor dq = output_gradients[0], dk = output_gradients[1], dv = output_gradients[2],
+                 dx = context.empty(shape_, (dq.defined()   ? dq
+                                             : dk.defined() ? dk
+                                                            : dv)
+                                                .dtype());
+    const Tensor rows = dx.reshaped({shape_.count() / channels_, channels_});
+    context.run("split_heads.backward", {dq, dk, dv}, {dx}, [&] {
+      bool clear = !dq.defined() || !dk.defined() || !dv.defined();
+      std::int64_t part = 0;
+      for (const Tensor& dy : {dq, dk, dv}) {
+        const kernels::RowSelection own = selection({}, 3, part++);
+        if (!dy.defined()) continue;
+        context.kernels().embedding().select_rows_backward(
+            own, dy.reshaped({dy.count() / channels_, channels_}), rows.view(), clear,
+            context.stream);
+        clear = false;
+      }
+    });
+    return {dx};
+  }
+
+ private:
+  Shape shape_;
+  std::int64_t channels_;
+};
 
 // Checks row numbers on the host and moves them to the kernels' device. Device kernels could report
 // errors only later.
@@ -104,6 +142,31 @@ Value position_of_all(Context& context, const Value& x, std::int64_t position) {
               "position {} of {}, which is not [B, T > {}, C]", position, to_string(shape),
               position);
   return rows_of(context, "position_of_all", x, shape[0], {}, shape[1], position);
+}
+
+std::array<Value, 3> split_heads(Context& context, const Value& x, std::int64_t heads) {
+  const Shape& shape = x.tensor.shape();
+  SHOAL_CHECK(shape.rank() > 0 && heads > 0 && shape[-1] % (3 * heads) == 0,
+              "queries, keys and values of {} heads in {}", heads, to_string(shape));
+  const std::int64_t channels = shape[-1] / (3 * heads);
+  std::vector<std::int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
+  sizes.back() /= 3;
+  const Shape part{std::span<const std::int64_t>(sizes)};
+  const std::int64_t count = channels == 0 ? 0 : part.count() / channels;
+  const Tensor rows = x.tensor.reshaped({3 * count, channels});
+  std::vector<Tensor> parts;
+  for (int i = 0; i < 3; ++i) parts.push_back(context.empty(part, x.tensor.dtype()));
+  const bool records = context.records({&x, 1}, {});
+  context.run("split_heads", {x.tensor}, {parts[0], parts[1], parts[2]}, [&] {
+    for (int i = 0; i < 3; ++i)
+      context.kernels().embedding().select_rows(
+          selection({}, 3, i), rows,
+          parts[static_cast<std::size_t>(i)].reshaped({count, channels}).view(), 0, context.stream);
+  });
+  if (!records) return {Value{parts[0]}, Value{parts[1]}, Value{parts[2]}};
+  auto values = context.tape->record(std::make_unique<SplitHeadsFunction>(shape, channels), {&x, 1},
+                                     {}, std::move(parts));
+  return {std::move(values[0]), std::move(values[1]), std::move(values[2])};
 }
 
 Value rows_at(Context& context, const Value& x, const Tensor& given) {

@@ -12,6 +12,7 @@ namespace {
 struct Positions {
   std::int64_t first = 0;
   Tensor numbers;
+  std::int64_t head_dim = 0;
 };
 
 Tensor turned(Context& context, std::string_view name, const Tensor& x, const Tensor& table,
@@ -23,6 +24,7 @@ Tensor turned(Context& context, std::string_view name, const Tensor& x, const Te
     args.table = table;
     if (positions.numbers.defined()) args.positions = positions.numbers;
     args.first_position = positions.first;
+    args.head_dim = positions.head_dim;
     args.backward = backward;
     args.out = y.view();
     context.kernels().embedding().rotary(args, context.stream);
@@ -33,19 +35,23 @@ Tensor turned(Context& context, std::string_view name, const Tensor& x, const Te
 class RotaryFunction final : public Function {
  public:
   RotaryFunction(Tape& tape, const Tensor& table, const Positions& positions)
-      : table_(tape, table), numbers_(tape, positions.numbers), first_(positions.first) {}
+      : table_(tape, table),
+        numbers_(tape, positions.numbers),
+        first_(positions.first),
+        head_dim_(positions.head_dim) {}
   std::string_view name() const override { return "rotary"; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     const Tensor dy = std::move(output_gradients[0]);
-    const Positions positions{first_, numbers_.defined() ? numbers_.get(name()) : Tensor()};
+    const Positions positions{first_, numbers_.defined() ? numbers_.get(name()) : Tensor(),
+                              head_dim_};
     return {turned(backward_context.context(), "rotary.backward", dy, table_.get(name()), positions,
                    true)};
   }
 
  private:
   SavedTensor table_, numbers_;
-  std::int64_t first_;
+  std::int64_t first_, head_dim_;
 };
 
 class SwigluFunction final : public Function {
@@ -74,10 +80,10 @@ class SwigluFunction final : public Function {
 }  // namespace
 
 Value rotary(Context& context, Value x, const Tensor& table, std::int64_t first_position,
-             const Tensor& numbers) {
+             const Tensor& numbers, std::int64_t head_dim) {
   if (numbers.defined() && numbers.device() != context.kernels().device())
     kernels::check::ids("rotary", numbers, table.shape()[0]);
-  const Positions positions{first_position, context.to_device(numbers)};
+  const Positions positions{first_position, context.to_device(numbers), head_dim};
   const bool records = context.records({&x, 1}, {});
   const Value input{{}, x.tape, x.node, x.slot};
   const Tensor y = turned(context, "rotary", std::exchange(x.tensor, {}), table, positions, false);

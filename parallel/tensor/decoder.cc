@@ -9,23 +9,10 @@ namespace shoal::parallel {
 
 TensorParallelGroupedAttention::TensorParallelGroupedAttention(
     const TensorParallel& group, const nn::GroupedSelfAttentionConfig& config)
-    : q_proj(*this, "q_proj",
-             own_outputs(group, {.in = config.channels,
-                                 .out = config.heads * config.head_dim,
-                                 .bias = config.bias,
-                                 .std = config.std})),
-      k_proj(*this, "k_proj",
-             own_outputs(group, {.in = config.channels,
-                                 .out = config.key_heads * config.head_dim,
-                                 .bias = config.bias,
-                                 .std = config.std})),
-      v_proj(*this, "v_proj",
-             own_outputs(group, {.in = config.channels,
-                                 .out = config.key_heads * config.head_dim,
-                                 .bias = config.bias,
-                                 .std = config.std})),
-      o_proj(
-          *this, "o_proj",
+    : projections(*this, config,
+                  [&group](const nn::LinearConfig& linear) { return own_outputs(group, linear); }),
+      output(
+          *this, config.output,
           std::make_unique<RowParallelLinear>(group,
                                               nn::LinearConfig{.in = config.heads * config.head_dim,
                                                                .out = config.channels,
@@ -36,20 +23,17 @@ TensorParallelGroupedAttention::TensorParallelGroupedAttention(
       group_(group),
       config_(config) {
   divided(config.key_heads, group, "key heads", "");
-  if (config.norm_epsilon == 0) return;
-  const auto add = [&](std::optional<nn::Slot<nn::NormLike>>& norm, const char* name) {
-    norm.emplace(*this, name, std::make_unique<nn::RmsNorm>(config.head_dim, config.norm_epsilon));
-    (*norm)->parameters().front()->set_applies_to_part();
-  };
-  add(q_norm, "q_norm");
-  add(k_norm, "k_norm");
+  projections.add_norms(*this, config);
+  for (const auto* norm : {&projections.query_norm, &projections.key_norm})
+    if (*norm) (**norm)->parameters().front()->set_applies_to_part();
 }
 
 nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn::Value& x,
                                                   const nn::AttentionInput& input) {
   SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
               to_string(x.tensor.shape()));
-  const nn::AttentionInput all = gather_input(context, group_, input);
+  nn::AttentionInput all = gather_input(context, group_, input);
+  all.cache = input.cache;
   nn::AttentionOptions options = attention_options(config_, *dropout, all);
   options.heads = config_.heads / group_.size();
   options.key_heads = config_.key_heads / group_.size();
@@ -58,16 +42,9 @@ nn::Value TensorParallelGroupedAttention::forward(nn::Context& context, const nn
   nn::Value heads;
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
-    const std::int64_t first =
-        context.activation.first_position + (input.cache ? input.cache->length : 0);
-    const Tensor table =
-        config_.rotary->of(context, first + whole.tensor.shape()[1], all.positions.defined());
-    const nn::Value q = rotated_heads(context, *q_proj, q_norm, whole, table, first, all.positions),
-                    k = rotated_heads(context, *k_proj, k_norm, whole, table, first, all.positions),
-                    v = v_proj->forward(context, whole);
-    heads = attend_to(context, q, {k, v}, input, options);
+    heads = rotated_attention(context, projections, *config_.rotary, whole, all, options);
   }
-  return o_proj->forward(context, heads);
+  return output->forward(context, heads);
 }
 
 TensorParallelGatedMlp::TensorParallelGatedMlp(const TensorParallel& group,

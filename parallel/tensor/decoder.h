@@ -7,7 +7,7 @@
 
 namespace shoal::parallel {
 
-// local -> local (exchange.h); the three projections share one enter(). Refuses a key-value cache,
+// local -> local (exchange.h); the projections share one enter(). Refuses a key-value cache,
 // and a group with more ranks than key heads, which would require copies of key heads.
 class TensorParallelGroupedAttention final : public nn::AttentionLike {
  public:
@@ -18,8 +18,8 @@ class TensorParallelGroupedAttention final : public nn::AttentionLike {
   nn::Value forward(nn::Context& context, const nn::Value& x,
                     const nn::AttentionInput& input) override;
 
-  nn::Slot<nn::LinearLike> q_proj, k_proj, v_proj, o_proj;
-  std::optional<nn::Slot<nn::NormLike>> q_norm, k_norm;  // whole, applied to the rank's heads
+  nn::HeadProjections projections;  // norms are whole and applied to the rank's heads
+  nn::Slot<nn::LinearLike> output;
   nn::Slot<nn::Dropout> dropout;
 
  private:

@@ -76,15 +76,23 @@ TEST_P(Embedding, AddsPositionGradients) {
 }
 
 TEST_P(Embedding, RotatesByPosition) {
+  struct Case {
+    Shape shape;
+    std::int64_t dim, turning;
+  };
   for (const DType dtype : kTrainingDTypes)
-    for (const auto& [shape, dim] : {std::pair<Shape, std::int64_t>{Shape{0, 3, 4}, 4},
-                                     {Shape{1, 1, 2}, 2},
-                                     {Shape{2, 5, 30}, 10},
-                                     {Shape{2, 37, 3 * 62}, 62},
-                                     {Shape{3, 19, 256}, 128}})
+    for (const auto& [shape, dim, turning] : {Case{Shape{0, 3, 4}, 4, 4},
+                                              {Shape{1, 1, 2}, 2, 2},
+                                              {Shape{2, 5, 30}, 10, 10},
+                                              {Shape{2, 37, 3 * 62}, 62, 62},
+                                              {Shape{3, 19, 256}, 128, 128},
+                                              {Shape{1, 2, 3}, 3, 2},
+                                              {Shape{2, 5, 4 * 20}, 20, 4},
+                                              {Shape{2, 9, 3 * 80}, 80, 32},
+                                              {Shape{1, 3, 2 * 65}, 65, 64}})
       for (const bool backward : {false, true}) {
         const Host x = Host::random(shape, dtype, 1);
-        const Host table = Host::random(Shape{shape[1] + 7, dim}, DType::f32, 2, -1, 1);
+        const Host table = Host::random(Shape{shape[1] + 7, turning}, DType::f32, 2, -1, 1);
         // The positions restart within a row and include the table's last one.
         Host positions(Shape{shape[0], shape[1]}, DType::i32);
         for (std::int64_t i = 0; i < positions.count(); ++i)
@@ -94,6 +102,7 @@ TEST_P(Embedding, RotatesByPosition) {
           RotaryArgs args;
           args.x = from;
           args.table = table;
+          if (turning < dim) args.head_dim = dim;
           args.first_position = 6;
           if (packed) args.positions = positions;
           args.backward = backward;
@@ -127,6 +136,11 @@ TEST_P(Embedding, RotatesByPosition) {
   EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
             "rotary: positions i32 [1, 3] of [1, 4, 6]");
   args.positions = positions;
+  args.head_dim = 4;
+  EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
+            "rotary: x is [1, 4, 6], the table [5, 6] and a head 4 channels, expected [B, T, H·D], "
+            "[positions, R], R even, and D >= R");
+  args.head_dim = 0;
   SHOAL_CPU_ONLY("a GPU reports ids outside the table at the next call");
   EXPECT_EQ(error_of([&] { make_test_kernels()->embedding().rotary(args, {}); }),
             "rotary: id 5 at position 2 of 4 is outside [0, 5)");
@@ -162,7 +176,13 @@ TEST_P(Embedding, SelectsRows) {
         verify(
             "select_rows_backward", [&] { return Hosts{Host(Shape{kRows, columns}, dtype)}; },
             [&](Kernels& k, Hosts& out) {
-              k.embedding().select_rows_backward(rows(), dout, out[0], {});
+              k.embedding().select_rows_backward(rows(), dout, out[0], true, {});
+            },
+            kExact);
+        verify(
+            "select_rows_backward into rows that stay", [&] { return Hosts{x}; },
+            [&](Kernels& k, Hosts& out) {
+              k.embedding().select_rows_backward(rows(), dout, out[0], false, {});
             },
             kExact);
       }

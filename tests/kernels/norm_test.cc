@@ -47,6 +47,7 @@ TEST_P(Norm, LayerNormMatchesTheReference) {
                  LayerNormArgs args;
                  args.x = x;
                  args.gamma = gamma;
+                 if (weights == dtype) args.gamma_offset = 1;
                  args.beta = beta;
                  args.y = out[0];
                  args.mean = out[1];
@@ -122,6 +123,7 @@ TEST_P(Norm, LayerNormBackwardMatchesTheReference) {
               args.dy = dy;
               args.x = x;
               args.gamma = gamma;
+              if (skip) args.gamma_offset = 1;
               args.mean = row.mean;
               args.rstd = row.rstd;
               args.dx = out[0];
@@ -287,6 +289,7 @@ TEST_P(Norm, RmsNormMatchesTheReference) {
                 LayerNormArgs args;
                 args.x = x;
                 args.gamma = gamma;
+                if (fused) args.gamma_offset = 1;
                 args.y = out[0];
                 args.rstd = out[1];
                 if (fused) args.residual = residual, args.sum = out[2];
@@ -318,6 +321,7 @@ TEST_P(Norm, RmsNormBackwardMatchesTheReference) {
               args.dy = dy;
               args.x = x;
               args.gamma = gamma;
+              if (flag) args.gamma_offset = 1;
               args.rstd = rstd;
               args.dx = out[0];
               if (flag) args.dx_residual = residual;

@@ -343,12 +343,12 @@ std::vector<OperationCase> layer_cases() {
   };
 }
 
-// `config`: norms and window.
+// `config`: norms, window, and the heads' width, of which 6 channels turn.
 OperationCase grouped_attention_case(const char* name, GroupedSelfAttentionConfig config) {
   config.channels = 7;
   config.heads = 4;
-  config.key_heads = 2;
-  config.head_dim = 6;
+  config.key_heads = config.fused.empty() ? 2 : 4;
+  if (config.head_dim == 0) config.head_dim = 6;
   config.max_positions = 9;
   config.attention_dropout = 0.2f;
   config.bias = config.output_bias = true;
@@ -382,6 +382,17 @@ std::vector<OperationCase> decoder_layer_cases() {
                return {out.sum, fork.sum, norm.forward(context, fork.normed)};
              });
        }},
+      {"OffsetRmsNormLayer",
+       [](Rig& rig, DType dtype) {
+         return of_layer<RmsNorm>(
+             rig, dtype, std::make_shared<RmsNorm>(9, 1e-5f, 1.0f),
+             {rig.tensor({2, 2, 9}, 3, dtype), rig.tensor({2, 2, 9}, 4, dtype)},
+             [](Context& context, RmsNorm& norm, const Values& in) -> Values {
+               const ResidualNorm out = norm.forward(context, in[0], in[1], {});
+               const ResidualNorm fork = norm.fork(context, out.normed);
+               return {out.sum, fork.sum, norm.forward(context, fork.normed)};
+             });
+       }},
       {"GatedMlpLayer",
        [](Rig& rig, DType dtype) {
          return of_layer<GatedMlp>(
@@ -391,6 +402,10 @@ std::vector<OperationCase> decoder_layer_cases() {
        }},
       grouped_attention_case("GroupedSelfAttentionLayer", {}),
       grouped_attention_case("NormedSelfAttentionLayer", {.norm_epsilon = 1e-5f, .window = 3}),
+      grouped_attention_case("ScaledSelfAttentionLayer",
+                             {.norm_epsilon = 1e-5f, .norm_offset = 1, .scale = 0.7f}),
+      grouped_attention_case("PartlyRotarySelfAttentionLayer",
+                             {.head_dim = 10, .fused = "query_key_value", .output = "dense"}),
   };
 }
 

@@ -47,18 +47,19 @@ class Holder final : public Module {
 // Llama's layers, with half as many key heads as heads, with Qwen3's norms and a window.
 class DecoderHolder final : public Module {
  public:
-  explicit DecoderHolder(float dropout)
+  explicit DecoderHolder(float dropout, const std::string& fused = "")
       : self_attn(*this, "self_attn",
                   std::make_unique<nn::GroupedSelfAttention>(nn::GroupedSelfAttentionConfig{
                       .channels = kChannels,
                       .heads = 2 * kHeads,
-                      .key_heads = kHeads,
-                      .head_dim = 6,
+                      .key_heads = fused.empty() ? kHeads : 2 * kHeads,
+                      .head_dim = fused.empty() ? 6 : 8,
                       .max_positions = 2 * kPositions,
                       .attention_dropout = dropout,
                       .std = 0.3f,
                       .bias = true,
                       .output_bias = true,
+                      .fused = fused,
                       .norm_epsilon = 1e-5f,
                       .window = 7,
                       .rotary = std::make_shared<nn::RotaryTable>(
@@ -316,6 +317,9 @@ TEST_P(TensorParallelLayers, GroupedAttentionAndGatedMlp) {
     };
     compare(rig, group, attention(whole), attention(cut), DType::f32, {});
     compare(rig, group, mlp(whole), mlp(cut), DType::f32, {});
+    DecoderHolder fused(0.2f, "qkv"), cut_fused(0.2f, "qkv");
+    apply_tensor_parallelism(cut_fused, group);
+    compare(rig, group, attention(fused), attention(cut_fused), DType::f32, {});
   });
 }
 
