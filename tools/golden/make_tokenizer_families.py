@@ -196,6 +196,7 @@ def families():
             added("[CLS]"), added("[SEP]"), added("[PAD]"), added("[MASK]", lstrip=True), *blanks],
             post=template("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
                           ids={"[CLS]": 540, "[SEP]": 541})),
+        "gpt_neox": of_bytes(NFC, gpt2, tokens=[added("<|padding|>"), *blanks], post=byte_level(True, False, True)),
         # Characters, with byte tokens for unknown ones.
         "phi_3": of_pieces(sequence("normalizers", {"type": "Prepend", "prepend": "\u2581"}, TO_MARKS), None, LLAMA_DECODER,
                            [END, *phi]),
@@ -216,6 +217,14 @@ def families():
                                        ids={"[CLS]": 1, "[SEP]": 2}),
             "added_tokens": [added("[PAD]"), added("[CLS]"), added("[SEP]"), added("[UNK]", normalized=True),
                              added("[MASK]")]},
+        "xlm_roberta": {
+            "model": "unigram", "options": {},
+            "normalizer": sequence("normalizers", {"type": "Nmt"}, {"type": "NFKC"}, replace(" {2,}", " ", "Regex")),
+            "pre_tokenizer": sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace("always")),
+            "decoder": metaspace("always"),
+            "post_processor": template("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 [SEP]:0 $B:0 [SEP]:0",
+                                       ids={"[CLS]": 1, "[SEP]": 2}),
+            "added_tokens": [added("[PAD]"), added("[CLS]"), added("[SEP]"), added("[UNK]"), added("<mask>", lstrip=True)]},
         "deberta_v3_split": {
             "model": "unigram", "options": {},
             "normalizer": sequence("normalizers", {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Nmt"},
