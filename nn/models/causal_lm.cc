@@ -45,7 +45,7 @@ double decoder_trunk_parameters(const nlohmann::json& config, std::string_view s
 
 CausalLm::CausalLm(const DecoderConfig& config)
     : base(*this, std::string(config.family().base), std::make_unique<DecoderTrunk>(config)),
-      lm_head(*this, "lm_head",
+      lm_head(*this, std::string(config.family().language_head),
               config.tie_word_embeddings
                   ? std::make_unique<LmHead>(base->embedding().weight())
                   : std::make_unique<LmHead>(config.vocab_size, config.hidden_size,

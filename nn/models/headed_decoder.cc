@@ -1,5 +1,6 @@
 #include "shoal/nn/models/headed_decoder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "shoal/nn/models/decoder/family.h"
@@ -11,6 +12,10 @@ namespace shoal::nn {
 namespace {
 
 std::unique_ptr<TaskHead> make_head(const DecoderTrunk& trunk, DecoderHead head) {
+  const DecoderFamily& family = trunk.family();
+  SHOAL_CHECK(std::ranges::find(family.absent_heads, head) == family.absent_heads.end(),
+              "{} for {} cannot be saved: transformers has no such class", family.title,
+              to_string(head));
   const DecoderLabels& labels = trunk.config().labels;
   HeadSizes sizes{.channels = trunk.config().hidden_size,
                   .labels = labels.num_labels,

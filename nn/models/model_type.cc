@@ -6,6 +6,7 @@
 
 #include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/family.h"
+#include "shoal/nn/models/encoder/family.h"
 #include "shoal/nn/models/encoder_decoder/family.h"
 
 namespace shoal::nn {
@@ -19,11 +20,8 @@ const std::vector<FamilyPrefix>& families() {
     std::vector<FamilyPrefix> made;
     for (const DecoderFamily* family : decoder_families())
       made.push_back({family->class_prefix, family->model_type});
-    for (const FamilyPrefix encoder : {FamilyPrefix{"Bert", "bert"},
-                                       {"Roberta", "roberta"},
-                                       {"DistilBert", "distilbert"},
-                                       {"Albert", "albert"}})
-      made.push_back(encoder);
+    for (const EncoderFamily* family : encoder_families())
+      made.push_back({family->class_prefix, family->model_type});
     for (const EncoderDecoderFamily* family : encoder_decoder_families())
       made.push_back({family->class_prefix, family->model_type});
     return made;

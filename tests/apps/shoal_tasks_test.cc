@@ -336,9 +336,9 @@ TEST_F(ShoalTasks, ALlamaClassifies) {
   ASSERT_EQ(again.status, 0) << again.err;
   EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
               json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
-  expect_refused(
-      shoal(classify(tiny_llama(), {"--task", "masked-lm"})),
-      "gpt2, llama, mistral, qwen2, qwen3 do causal-lm, text-classification, question-answering ");
+  expect_refused(shoal(classify(tiny_llama(), {"--task", "masked-lm"})),
+                 "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text do causal-lm, "
+                 "text-classification, question-answering ");
 }
 
 // GPT-2 pads with its end-of-text token, and the saved directory records it.
@@ -425,9 +425,10 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   expect_refused(train({"--task", "masked-lm"}), "gpt2, which has no head for masked-lm");
   expect_refused(train({"--task", "causal-lm", "--task_name", "sst2"}),
                  "task_name is given, but the task is causal-lm");
-  expect_refused(shoal({"train", "--model_type", "xlnet", "--train_file", *data_ / "train.txt"}),
-                 "it takes one of gpt2, llama, mistral, qwen2, qwen3, bert, roberta, distilbert, "
-                 "albert, t5, bart, mbart");
+  expect_refused(
+      shoal({"train", "--model_type", "xlnet", "--train_file", *data_ / "train.txt"}),
+      "it takes one of gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text, "
+      "bert, roberta, distilbert, albert, xlm-roberta, electra, t5, bart, mbart");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),
                         "--train_file", *data_ / "train.txt"}),
                  "give --task");

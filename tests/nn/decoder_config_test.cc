@@ -32,7 +32,7 @@ TEST(DecoderConfigFile, ErrorsAreOneClearLine) {
   };
   EXPECT_THAT(with("model_type", "mamba"),
               HasSubstr("model_type \"mamba\", which is no causal language model that Shoal knows; "
-                        "gpt2, llama, mistral, qwen2, qwen3 are"));
+                        "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text are"));
   EXPECT_THAT(with("hidden_act", "gelu"),
               HasSubstr("does not describe a Llama: hidden_act 'gelu' is not supported; silu is"));
   EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("4 is not a multiple of num_key"));
@@ -50,8 +50,83 @@ TEST(DecoderConfigFile, ErrorsAreOneClearLine) {
               HasSubstr("all layers have the same here"));
   EXPECT_THAT(with("quantization_config", {{"bits", 4}}), HasSubstr("quantization_config"));
   EXPECT_THAT(with("hidden_size", "wide"), HasSubstr("hidden_size: \"wide\""));
-  EXPECT_THAT(with("head_dim", 5), HasSubstr("heads of 5 channels"));
+  EXPECT_THAT(with("head_dim", 5), HasSubstr("5 of a head's 5 channels turn"));
   EXPECT_THAT(with("attention_dropout", 1.5), HasSubstr("attention_dropout 1.5 is not in [0, 1)"));
+}
+
+TEST(DecoderConfigFile, ErrorsOfOtherFamiliesAreOneClearLine) {
+  const auto with = [](const char* type, const char* key, const json& value) {
+    return refusal({{"model_type", type}, {key, value}});
+  };
+  EXPECT_THAT(with("gpt_neox", "rotary_pct", 1.5), HasSubstr("rotary_pct 1.5 is not in (0, 1]"));
+  EXPECT_THAT(with("gpt_neox", "rotary_pct", 0.01),
+              HasSubstr("0 of a head's 96 channels turn: rotary positions turn pairs"));
+  EXPECT_THAT(with("gemma", "hidden_act", "silu"), HasSubstr("gelu_pytorch_tanh, gelu are"));
+  EXPECT_THAT(with("gemma", "use_bidirectional_attention", true),
+              HasSubstr("use_bidirectional_attention: true, which is not supported"));
+  EXPECT_THAT(with("gemma3_text", "query_pre_attn_scalar", 0),
+              HasSubstr("scalar 0 is not above 0"));
+  EXPECT_THAT(with("gemma3_text", "sliding_window_pattern", -1), HasSubstr("pattern -1 is not"));
+  EXPECT_THAT(with("gemma3_text", "sliding_window", nullptr),
+              HasSubstr("sliding_window_pattern 6 without a window; set sliding_window"));
+  EXPECT_THAT(with("gemma3_text", "rope_local_base_freq", 0), HasSubstr("freq 0 is not above 0"));
+  EXPECT_THAT(with("gemma3_text", "final_logit_softcapping", 30.0),
+              HasSubstr("has final_logit_softcapping, which is not supported"));
+  EXPECT_THAT(with("gemma3_text", "attn_logit_softcapping", 50.0),
+              HasSubstr("has attn_logit_softcapping, which is not supported"));
+  EXPECT_THAT(with("gemma3_text", "rope_parameters",
+                   {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+              HasSubstr("scales the positions of sliding_attention, which is not supported"));
+}
+
+// Layers with windows have a base of their own, and only the others are scaled.
+TEST(DecoderConfigFile, PositionsOfLayersWithWindowsAreRead) {
+  const json plain{{"model_type", "gemma3_text"}, {"head_dim", 4}};
+  const auto second = [](const json& config) {
+    const DecoderConfig read = DecoderConfig::from_json(config, "config.json");
+    return std::pair(read.rotary_angles().frequencies[1], read.local_angles().frequencies[1]);
+  };
+  const auto is = [](double global, double local) {
+    return ::testing::Pair(::testing::FloatNear(static_cast<float>(global), 1e-8F),
+                           ::testing::FloatNear(static_cast<float>(local), 1e-8F));
+  };
+  EXPECT_THAT(second(plain), is(1e-3, 1e-2));
+  json four = plain, five = plain;
+  four["rope_theta"] = 1e4;
+  four["rope_local_base_freq"] = 400;
+  four["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  five["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e4}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 400}}}};
+  EXPECT_THAT(second(four), is(1e-2 / 8, 0.05));
+  EXPECT_EQ(second(four), second(five));
+  DecoderConfig changed = DecoderConfig::from_json(five, "config.json");
+  EXPECT_EQ(second(changed.to_json("float32")), second(five));
+  changed.rope_local_theta = 100;
+  EXPECT_THAT(second(changed.to_json("float32")), is(1e-2 / 8, 0.1));
+  json completed = complete_causal_lm_config(five, "config.json");
+  EXPECT_EQ(second(completed), second(five));
+}
+
+TEST(DecoderConfigFile, PartsOfHeadsThatTurnAreRead) {
+  const auto turning = [](const json& more) {
+    json config{{"model_type", "gpt_neox"}, {"hidden_size", 32}, {"num_attention_heads", 2}};
+    config.update(more);
+    const DecoderConfig read = DecoderConfig::from_json(config, "config.json");
+    const DecoderConfig again = DecoderConfig::from_json(read.to_json("float32"), "again");
+    EXPECT_EQ(again.rotary_angles().frequencies, read.rotary_angles().frequencies);
+    return read.rotary_angles().frequencies.size();
+  };
+  EXPECT_EQ(turning(json::object()), 2U);
+  EXPECT_EQ(turning({{"rotary_pct", 0.5}}), 4U);
+  EXPECT_EQ(turning({{"rope_parameters", {{"partial_rotary_factor", 1.0}}}}), 8U);
+  // The object has priority.
+  EXPECT_EQ(turning({{"rotary_pct", 0.5}, {"rope_scaling", {{"partial_rotary_factor", 0.75}}}}),
+            6U);
+  DecoderConfig changed = DecoderConfig::from_json(
+      {{"model_type", "gpt_neox"}, {"rope_parameters", {{"partial_rotary_factor", 0.5}}}}, "one");
+  changed.rotary_fraction = 0.75;
+  EXPECT_EQ(DecoderConfig::from_json(changed.to_json("float32"), "two").rotary_fraction, 0.75);
 }
 
 // transformers 4 wrote rope_theta beside rope_scaling; version 5 writes both into rope_parameters.
@@ -120,6 +195,10 @@ TEST(SlidingWindow, IsThatOfTheLayer) {
   EXPECT_THAT(windows(qwen), ElementsAre(0, 0, 8));
   qwen["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
   EXPECT_THAT(windows(qwen), ElementsAre(8, 0, 8));
+  json gemma{{"model_type", "gemma3_text"}, {"sliding_window_pattern", 2}};
+  EXPECT_THAT(windows(gemma), ElementsAre(4096, 0, 4096));
+  gemma["layer_types"] = {"full_attention", "full_attention", "sliding_attention"};
+  EXPECT_THAT(windows(gemma), ElementsAre(0, 0, 4096));
   qwen["num_hidden_layers"] = 2;
   EXPECT_THAT(refusal(qwen), HasSubstr("layer_types has 3 entries for 2 layers"));
   qwen["num_hidden_layers"] = 3;
@@ -136,13 +215,13 @@ TEST(SlidingWindow, IsThatOfTheLayer) {
 // The fields that checkpoints on Hugging Face's Hub have, and their published sizes.
 TEST(PublishedCheckpoints, HaveTheirNumberOfParameters) {
   const json all = read_json_file(testing::golden_path("checkpoint_configs.json"));
-  ASSERT_EQ(all.size(), 15U);
+  ASSERT_EQ(all.size(), 22U);
   for (const auto& [name, one] : all.items()) {
     const auto model = make_causal_lm(one["config"], name);
     std::int64_t count = 0;
     for (const Parameter* parameter : model->parameters()) count += parameter->shape().count();
     EXPECT_EQ(count, one["parameters"].get<std::int64_t>()) << name;
-    const json saved = model->config().to_json("bfloat16");
+    const json saved = model->config().to_json(one["config"]["torch_dtype"].get<std::string>());
     for (const auto& [field, value] : one["config"].items())
       EXPECT_EQ(saved[field], value) << name << " " << field;
   }

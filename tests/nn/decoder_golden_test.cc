@@ -7,10 +7,12 @@
 #include "parameter_values.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/models/decoder/family.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/sharded_safetensors.h"
@@ -106,7 +108,8 @@ TEST_P(DecoderGolden, DirectoriesAreWrittenAndRead) {
   std::vector<NamedView> renamed;
   for (std::string name : theirs.names()) {
     kept.push_back(theirs.tensor(name));
-    if (name.starts_with("model.")) name = name.substr(6);
+    const std::string base = fmt::format("{}.", golden.model.config().family().base);
+    if (name.starts_with(base)) name = name.substr(base.size());
     renamed.push_back({name, kept.back().const_view()});
   }
   kept.push_back(golden.room.random({3}, 1));
@@ -147,7 +150,9 @@ TEST_P(DecoderGolden, GeneratesWhatTransformersDoes) {
 INSTANTIATE_TEST_SUITE_P(Cases, DecoderGolden,
                          ::testing::Values("llama/tied", "llama/untied", "mistral/windows",
                                            "mistral/plain", "qwen2/tied", "qwen2/windows",
-                                           "qwen3/tied", "qwen3/windows"),
+                                           "qwen3/tied", "qwen3/windows", "gpt_neox/parallel",
+                                           "gpt_neox/sequential", "gemma/tied", "gemma/untied",
+                                           "gemma3_text/windows"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::ranges::replace(name, '/', '_');

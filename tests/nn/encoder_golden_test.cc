@@ -1,4 +1,4 @@
-// BERT, RoBERTa, DistilBERT and ALBERT compared with transformers (tools/golden/make_encoders.py),
+// BERT and its relatives compared with transformers (tools/golden/make_encoders.py),
 // and saved as directories.
 #include <algorithm>
 #include <cmath>
@@ -176,14 +176,17 @@ TEST_P(EncoderGolden, InBf16) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases{{"bert_regression", EncoderTask::sequence_classification},
-                          {"bert_untied", EncoderTask::masked_lm}};
-  for (const char* family : {"bert", "roberta", "distilbert", "albert"})
+                          {"bert_untied", EncoderTask::masked_lm},
+                          {"electra_wide", EncoderTask::masked_lm}};
+  for (const char* family : {"bert", "roberta", "distilbert", "albert", "xlm-roberta", "electra"})
     for (const auto& [task, name] : kTasks) cases.push_back({family, task});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Cases, EncoderGolden, ::testing::ValuesIn(all_cases()),
                          [](const auto& test) {
-                           return std::string(test.param.family) + "_" + name_of(test.param.task);
+                           std::string family = test.param.family;
+                           std::ranges::replace(family, '-', '_');
+                           return family + "_" + name_of(test.param.task);
                          });
 
 class EncoderDirectories : public ::testing::TestWithParam<const char*> {};
@@ -214,7 +217,8 @@ TEST_P(EncoderDirectories, IsWrittenAndReportedAsTransformersDoes) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Families, EncoderDirectories,
-                         ::testing::Values("bert", "roberta", "distilbert", "albert"));
+                         ::testing::Values("bert", "roberta", "distilbert", "albert", "xlm-roberta",
+                                           "electra"));
 
 // Without any head, transformers reports the bias as new under both of its names.
 TEST_P(EncoderDirectories, ANewHeadIsReportedAsTransformersDoes) {
@@ -296,7 +300,7 @@ TEST(EncoderConfig, ErrorsAreOneClearLine) {
   constexpr auto kLm = EncoderTask::masked_lm;
   EXPECT_THAT(refusal("bert", kLm, sets("model_type", "gpt2")),
               HasSubstr("model_type 'gpt2' is no encoder that Shoal knows; bert, roberta, "
-                        "distilbert and albert are"));
+                        "distilbert, albert, xlm-roberta, electra are"));
   EXPECT_THAT(refusal("bert", kLm, sets("hidden_act", "silu")), HasSubstr("'silu'"));
   EXPECT_THAT(refusal("bert", kLm, sets("hidden_size", 13)), HasSubstr("not a multiple"));
   EXPECT_THAT(refusal("bert", kLm, sets("position_embedding_type", "relative_key")),

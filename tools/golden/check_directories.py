@@ -30,6 +30,8 @@ LLAMA = dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_atte
 FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
     "bert": ("Bert", "word_piece", dict(ENCODER)),
     "roberta": ("Roberta", "roberta", dict(ENCODER, type_vocab_size=1)),
+    "xlm-roberta": ("XLMRoberta", "roberta", dict(ENCODER, type_vocab_size=1)),
+    "electra": ("Electra", "word_piece", dict(ENCODER, embedding_size=8)),
     "distilbert": ("DistilBert", "word_piece",
                    dict(dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=48)),
     "albert": ("Albert", "word_piece", dict(ENCODER, embedding_size=8, num_hidden_groups=2)),
@@ -38,9 +40,17 @@ FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
     "mistral": ("Mistral", "plain", dict(LLAMA, sliding_window=8)),
     "qwen2": ("Qwen2", "plain", dict(LLAMA, hidden_size=16)),
     "qwen3": ("Qwen3", "plain", dict(LLAMA)),
+    "gpt_neox": ("GPTNeoX", "plain", dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2,
+                                          num_attention_heads=3, max_position_embeddings=48)),
+    "gemma": ("Gemma", "plain", dict(LLAMA)),
+    "gemma3_text": ("Gemma3Text", "plain", dict(LLAMA, sliding_window=8, layer_types=["sliding_attention", "full_attention"])),
 }
 LANGUAGE_MODELS = {"gpt2": ("LMHeadModel", "causal-lm"),
-                   **{family: ("ForCausalLM", "causal-lm") for family in ("llama", "mistral", "qwen2", "qwen3")}}
+                   **{family: ("ForCausalLM", "causal-lm") for family in (
+                       "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "gemma", "gemma3_text")}}
+# Classes that transformers does not have or calls otherwise.
+ABSENT = {"gemma": ["question-answering"], "gemma3_text": ["question-answering", "token-classification"]}
+OTHER_NAMES = {"Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
 HEADS = {"text-classification": "ForSequenceClassification",
          "question-answering": "ForQuestionAnswering",
          "token-classification": "ForTokenClassification"}
@@ -49,11 +59,12 @@ LABELS = {"text-classification": ["bad", "good"], "token-classification": ["B-X"
 
 def heads_of(family):
     suffix, task = LANGUAGE_MODELS.get(family, ("ForMaskedLM", "masked-lm"))
-    return {task: suffix, **HEADS}
+    return {task: suffix, **{head: name for head, name in HEADS.items() if head not in ABSENT.get(family, [])}}
 
 
 def class_of(family, suffix):
-    return getattr(transformers, FAMILIES[family][0] + suffix)
+    name = FAMILIES[family][0] + suffix
+    return getattr(transformers, OTHER_NAMES.get(name, name))
 
 
 def write_data(folder):

@@ -29,7 +29,13 @@ WINDOW_LENGTHS = (11, 10, 9)
 TINY = dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
             bos_token_id=1, eos_token_id=2, attn_implementation="eager")
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+NEOX = dict(vocab_size=VOCABULARY, intermediate_size=20, num_hidden_layers=2, max_position_embeddings=32,
+            bos_token_id=1, eos_token_id=2, attn_implementation="eager")
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt_neox": "GPTNeoX",
+           "gemma": "Gemma", "gemma3_text": "Gemma3Text"}
+LANGUAGE_MODELS = {"gemma3_text": "Gemma3ForCausalLM"}
+# transformers renames these parameters as it saves and loads directories.
+SAVED_NAMES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 CASES = {
     "llama/tied": dict(TINY, head_dim=4, tie_word_embeddings=True, pad_token_id=0,
                  rope_parameters=dict(rope_type="default", rope_theta=100.0)),
@@ -61,6 +67,27 @@ CASES = {
                           rope_parameters=dict(rope_type="longrope", rope_theta=50.0, attention_factor=1.1,
                                                original_max_position_embeddings=2,
                                                short_factor=[1.0, 1.5], long_factor=[1.25, 4.0])),
+    "gpt_neox/parallel": dict(NEOX, hidden_size=24, num_attention_heads=3, pad_token_id=0,
+                              rope_parameters=dict(rope_type="default", rope_theta=100.0,
+                                                   partial_rotary_factor=0.5)),
+    # 6.5 of 10 channels would turn, so 6 do.
+    "gpt_neox/sequential": dict(NEOX, hidden_size=20, num_attention_heads=2, use_parallel_residual=False,
+                                attention_bias=False, tie_word_embeddings=True, hidden_act="gelu_new",
+                                rope_parameters=dict(rope_type="linear", rope_theta=50.0, factor=2.0,
+                                                     partial_rotary_factor=0.65)),
+    # One key head for all, and heads wider than the model divided by them, as in Gemma 2B.
+    "gemma/tied": dict(TINY, num_key_value_heads=1, head_dim=6, pad_token_id=0,
+                       rope_parameters=dict(rope_type="default", rope_theta=100.0)),
+    "gemma/untied": dict(TINY, num_hidden_layers=1, head_dim=4, attention_bias=True, tie_word_embeddings=False,
+                         pad_token_id=None,
+                         rope_parameters=dict(rope_type="linear", rope_theta=50.0, factor=2.0)),
+    # Two layers with a window and a small base, then one without.
+    "gemma3_text/windows": dict(TINY, num_hidden_layers=3, head_dim=6, pad_token_id=0, sliding_window=4,
+                                query_pre_attn_scalar=10,
+                                layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                                rope_parameters=dict(
+                                    sliding_attention=dict(rope_type="default", rope_theta=20.0),
+                                    full_attention=dict(rope_type="linear", rope_theta=500.0, factor=4.0))),
 }
 ROPE = [  # rope_parameters of a Llama with heads of 16 channels and 64 positions
     dict(rope_type="default"),
@@ -81,19 +108,19 @@ ROPE = [  # rope_parameters of a Llama with heads of 16 channels and 64 position
 ]
 
 
-def value_of(name, shape):
-    """The values depend only on the name; exact in float32."""
+def value_of(name, shape, norm=1):
+    """The values depend only on the name; exact in float32. `norm`: the mean of a norm's weights."""
     values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape) * 0.3
-    return torch.tensor((values + (1 if "norm" in name else 0)).astype(np.float32))
+    return torch.tensor((values + (norm if "norm" in name else 0)).astype(np.float32))
 
 
 def make_model(case):
     prefix = CLASSES[case.split("/")[0]]
     config = getattr(transformers, f"{prefix}Config")(**CASES[case])
-    model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval()
+    model = getattr(transformers, LANGUAGE_MODELS.get(case.split("/")[0], f"{prefix}ForCausalLM"))(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(value_of(name, tuple(parameter.shape)))
+            parameter.copy_(value_of(name, tuple(parameter.shape), 0 if case.startswith("gemma") else 1))
     return model
 
 
@@ -120,7 +147,8 @@ def make_case(case, out):
     loss.backward()
     tensors = dict(input_ids=ids, attention_mask=mask, labels=labels, loss=loss.reshape(1),
                    logits=logits)
-    tensors.update({f"grad.{n}": p.grad for n, p in model.named_parameters()})
+    saved = SAVED_NAMES.get(case.split("/")[0], {})
+    tensors.update({f"grad.{saved.get(n, n)}": p.grad for n, p in model.named_parameters()})
     save_file({name: (t.detach().float() if t.is_floating_point() else t).contiguous()
                for name, t in tensors.items()}, out / case / "case.safetensors")
     print(case, sum(path.stat().st_size for path in (out / case).iterdir()), "bytes, loss",
@@ -152,7 +180,7 @@ def generated(case):
 
 def check(directory, case):
     prefix = CLASSES[case.split("/")[0]]
-    model, info = getattr(transformers, f"{prefix}ForCausalLM").from_pretrained(
+    model, info = getattr(transformers, LANGUAGE_MODELS.get(case.split("/")[0], f"{prefix}ForCausalLM")).from_pretrained(
         directory, output_loading_info=True, dtype=torch.float64, attn_implementation="eager")
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     golden = load_file(Path(__file__).resolve().parents[2] / "tests" / "golden" / case / "case.safetensors")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/encoders/FAMILY/: a tiny random BERT, RoBERTa, DistilBERT and ALBERT with all
+"""Writes tests/golden/encoders/FAMILY/: a tiny random BERT, RoBERTa, DistilBERT, ALBERT, XLM-RoBERTa and ELECTRA with all
 their heads in one model.safetensors, and for each head HEAD.safetensors: a padded batch, the loss,
 the logits and every gradient of transformers' class, computed in float64 without dropout.
 reports.json: the missing and unexpected weights that transformers reports if a masked-LM directory
@@ -35,6 +35,10 @@ FAMILIES = {
     # Its decoder has its own weight and bias, so cls.predictions.bias is not used.
     "bert_untied": ("Bert", dict(BERT, num_hidden_layers=1, tie_word_embeddings=False)),
     "roberta": ("Roberta", dict(BERT, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)),
+    "xlm-roberta": ("XLMRoberta", dict(BERT, type_vocab_size=1, layer_norm_eps=1e-5, num_hidden_layers=1)),
+    "electra": ("Electra", dict(BERT, embedding_size=8)),
+    # An embedding as wide as the blocks has no projection.
+    "electra_wide": ("Electra", dict(BERT, embedding_size=12, num_hidden_layers=1, hidden_act="relu")),
     "distilbert": ("DistilBert", dict(vocab_size=VOCABULARY, dim=12, n_layers=2, n_heads=3,
                                       hidden_dim=20, max_position_embeddings=20, dropout=0.0,
                                       attention_dropout=0.0, seq_classif_dropout=0.0,
@@ -55,7 +59,8 @@ def config_of(family):
 
 
 def heads_of(family):
-    alone = {"bert_regression": ["sequence_classification"], "bert_untied": ["masked_lm"]}
+    alone = {"bert_regression": ["sequence_classification"], "bert_untied": ["masked_lm"],
+             "electra_wide": ["masked_lm"]}
     return alone.get(family, list(HEADS))
 
 
@@ -68,10 +73,17 @@ def value_of(name, shape):
     return torch.tensor(values.astype(np.float32))
 
 
+def named_parameters(model):
+    """A table that the head shares has the embedding's name, whichever module comes first."""
+    table = model.get_input_embeddings().weight
+    return [(f"{model.base_model_prefix}.embeddings.word_embeddings.weight" if parameter is table else name, parameter)
+            for name, parameter in model.named_parameters()]
+
+
 def make_model(family, head):
     model = class_of(FAMILIES[family][0], head)(config_of(family)).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in named_parameters(model):
             parameter.copy_(value_of(name, tuple(parameter.shape)))
     return model
 
@@ -115,12 +127,12 @@ def make_case(family, head):
     out = dict(batch)
     out["loss"] = output.loss.detach().float().reshape(1)
     out["logits"] = logits_of(output).detach().float()
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         if parameter.grad is not None:
             out[f"grad.{name}"] = parameter.grad.float()
     out = {name: (t.float() if t.dtype == torch.float64 else t).contiguous()
            for name, t in out.items()}
-    return out, {name: p.detach().float() for name, p in model.named_parameters()}
+    return out, {name: p.detach().float() for name, p in named_parameters(model)}
 
 
 def make_reports(family):

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/nn/models/encoder/family.h"
 #include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/runtime/base/error.h"
@@ -82,8 +83,9 @@ void check_task(TaskKind kind, const nlohmann::json& config, std::string_view so
                   ? fmt::format("{} do causal-lm, text-classification, question-answering and "
                                 "token-classification",
                                 fmt::join(nn::causal_lm_types(), ", "))
-                  : "bert, roberta, distilbert and albert do masked-lm, text-classification, "
-                    "question-answering and token-classification");
+                  : fmt::format("{} do masked-lm, text-classification, question-answering and "
+                                "token-classification",
+                                nn::encoder_types()));
 }
 
 std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,

@@ -74,6 +74,25 @@ std::string_view name_of(const DecoderFamily& family, Value DecoderConfig::* mem
   return {};
 }
 
+// rope_parameters or rope_scaling. If layers with windows have a base of their own, there may be an
+// object for them and one for the others.
+void read_positions(const nlohmann::json& object, const std::string& name,
+                    const DecoderFamily& family, DecoderConfig& config) {
+  if (name_of(family, &DecoderConfig::rope_local_theta).empty())
+    return config.rope_scaling.read(object, name, config.rope_theta);
+  const ConfigReader read(object, name);
+  const auto* const local = read.find("sliding_attention");
+  const auto* const global = read.find("full_attention");
+  if (local != nullptr) {
+    RopeScaling plain;
+    plain.read(*local, name + ", sliding_attention", config.rope_local_theta);
+    if (plain.rope_type != "default")
+      read.fail("scales the positions of sliding_attention, which is not supported");
+  }
+  if (global != nullptr || local == nullptr)
+    config.rope_scaling.read(global ? *global : object, name, config.rope_theta);
+}
+
 void check_sizes_of(const DecoderConfig& config, const DecoderFamily& family) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
   struct Size {
@@ -108,6 +127,9 @@ void check_windows(const DecoderConfig& config) {
   const bool has_window = config.sliding_window && config.use_sliding_window;
   SHOAL_CHECK(!has_window || *config.sliding_window > 0, "sliding_window {} is not above 0",
               *config.sliding_window);
+  SHOAL_CHECK(has_window || config.sliding_window_pattern == 0,
+              "sliding_window_pattern {} without a window; set sliding_window",
+              config.sliding_window_pattern);
   const std::vector<std::string>& types = config.layer_types;
   SHOAL_CHECK(types.empty() || std::ssize(types) == config.num_hidden_layers,
               "layer_types has {} entries for {} layers", types.size(), config.num_hidden_layers);
@@ -133,11 +155,18 @@ DecoderConfig DecoderConfig::from_json(const nlohmann::json& object, std::string
   const DecoderFamily& family = decoder_family(model_type_of(object, name), name);
   DecoderConfig config = family.defaults;
   for (const ConfigField& field : family.fields) read_field(read, field, config);
-  config.labels = DecoderLabels::read(read);
+  // A family's own field of this name is not the dropout of labels.
+  config.labels = DecoderLabels::read(
+      read, name_of(family, &DecoderConfig::hidden_dropout) != "hidden_dropout");
   if (is_rotary(family)) {
     for (const char* key : {"rope_parameters", "rope_scaling"})
       if (const auto* found = read.find(key))
-        config.rope_scaling.read(*found, fmt::format("{}, {}", name, key), config.rope_theta);
+        read_positions(*found, fmt::format("{}, {}", name, key), family, config);
+    if (!name_of(family, &DecoderConfig::rotary_fraction).empty() &&
+        config.rope_scaling.rope_type != "proportional")
+      config.rotary_fraction =
+          std::exchange(config.rope_scaling.partial_rotary_factor, std::nullopt)
+              .value_or(config.rotary_fraction);
     // Outside the object it has priority in transformers.
     if (config.rope_scaling.rope_type != "default")
       read.optional_integer("original_max_position_embeddings",
@@ -148,8 +177,11 @@ DecoderConfig DecoderConfig::from_json(const nlohmann::json& object, std::string
   if (!token_bias) read.fail("has token_classification_bias: false, which is not supported");
   read.refuse_true("is_encoder_decoder");
   read.refuse_true("add_cross_attention");
+  read.refuse_true("use_bidirectional_attention");
   read.refuse_filled("quantization_config");
   read.refuse_filled("pruned_heads");
+  read.refuse_filled("attn_logit_softcapping");
+  read.refuse_filled("final_logit_softcapping");
   try {
     config.check();
   } catch (const Error& error) {
@@ -186,14 +218,20 @@ nlohmann::ordered_json DecoderConfig::to_json(std::string_view dtype, DecoderHea
   nlohmann::ordered_json out = written_config(
       {.read = source,
        .architecture =
-           fmt::format("{}{}", family.class_prefix,
-                       head == DecoderHead::causal_lm ? family.language_model : class_suffix(head)),
+           head == DecoderHead::causal_lm && !family.language_model.empty()
+               ? std::string(family.language_model)
+               : fmt::format("{}{}", family.class_prefix,
+                             head == DecoderHead::causal_lm ? "ForCausalLM" : class_suffix(head)),
        .dtype = dtype},
       before, now);
-  if (is_rotary(family) && (before["rope_theta"] != now["rope_theta"] ||
-                            before["rope_scaling"] != now["rope_scaling"])) {
+  if (!is_rotary(family)) return out;
+  std::vector<std::string_view> rotary = {name_of(family, &DecoderConfig::rope_theta),
+                                          "rope_scaling"};
+  for (const auto member : {&DecoderConfig::rotary_fraction, &DecoderConfig::rope_local_theta})
+    if (const auto field = name_of(family, member); !field.empty()) rotary.push_back(field);
+  if (std::ranges::any_of(rotary, [&](auto name) { return before[name] != now[name]; })) {
     out.erase("rope_parameters");
-    for (const char* name : {"rope_theta", "rope_scaling"}) out[name] = now[name];
+    for (const std::string_view name : rotary) out[name] = now[name];
   }
   return out;
 }
@@ -218,19 +256,33 @@ void DecoderConfig::check() const {
   SHOAL_CHECK(norm_eps > 0 && initializer_range >= 0 && rope_theta > 0,
               "{} {}, initializer_range {}, rope_theta {}",
               name_of(family, &DecoderConfig::norm_eps), norm_eps, initializer_range, rope_theta);
+  for (const auto member :
+       {&DecoderConfig::query_pre_attn_scalar, &DecoderConfig::sliding_window_pattern})
+    SHOAL_CHECK(name_of(family, member).empty() || this->*member > 0, "{} {} is not above 0",
+                name_of(family, member), this->*member);
   if (!is_rotary(family)) return;
-  SHOAL_CHECK(head_channels() % 2 == 0, "heads of {} channels: rotary positions turn pairs",
+  SHOAL_CHECK(rope_local_theta > 0 || name_of(family, &DecoderConfig::rope_local_theta).empty(),
+              "{} {} is not above 0", name_of(family, &DecoderConfig::rope_local_theta),
+              rope_local_theta);
+  SHOAL_CHECK(rotary_fraction > 0 && rotary_fraction <= 1, "{} {} is not in (0, 1]",
+              name_of(family, &DecoderConfig::rotary_fraction), rotary_fraction);
+  SHOAL_CHECK(rotary_channels() > 0 && rotary_channels() % 2 == 0,
+              "{} of a head's {} channels turn: rotary positions turn pairs", rotary_channels(),
               head_channels());
-  rope_scaling.check(head_channels());
+  rope_scaling.check(rotary_channels());
+}
+
+bool DecoderConfig::slides(std::int64_t layer) const {
+  if (!sliding_window || !use_sliding_window) return false;
+  if (!layer_types.empty())
+    return layer_types[static_cast<std::size_t>(layer)] == "sliding_attention";
+  if (sliding_window_pattern > 0) return (layer + 1) % sliding_window_pattern != 0;
+  return layer >= max_window_layers;
 }
 
 std::int64_t DecoderConfig::window(std::int64_t layer) const {
-  if (!sliding_window || !use_sliding_window) return 0;
-  const bool slides = layer_types.empty()
-                          ? layer >= max_window_layers
-                          : layer_types[static_cast<std::size_t>(layer)] == "sliding_attention";
   // A window of all positions changes nothing, and fewer kernels know windows.
-  return slides && *sliding_window < max_position_embeddings ? *sliding_window : 0;
+  return slides(layer) && *sliding_window < max_position_embeddings ? *sliding_window : 0;
 }
 
 float DecoderConfig::attention_scale(std::int64_t layer) const {
@@ -247,14 +299,16 @@ double DecoderConfig::trunk_parameters() const {
       static_cast<double>(vocab_size + (family.positions.empty() ? 0 : max_position_embeddings));
   const auto heads =
       static_cast<double>(head_channels()) * static_cast<double>(num_attention_heads + key_heads());
-  return rows * c +
-         static_cast<double>(num_hidden_layers) * (2 * heads + (family.gated_mlp ? 3 : 2) * f) * c;
+  return rows * c + static_cast<double>(num_hidden_layers) *
+                        (2 * heads + (family.mlp == DecoderFamily::Mlp::gated ? 3 : 2) * f) * c;
 }
 
 void spell_plainly(nlohmann::json& config) {
   const nlohmann::json* parameters = find_field(config, "rope_parameters");
   if (parameters == nullptr) return;
-  nlohmann::json scaling = *parameters;
+  const nlohmann::json* global = find_field(*parameters, "full_attention");
+  nlohmann::json scaling = global ? *global : *parameters;
+  scaling.erase("sliding_attention");
   scaling.erase("rope_theta");
   config["rope_scaling"] = std::move(scaling);
   config.erase("rope_parameters");

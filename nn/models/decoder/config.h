@@ -30,8 +30,12 @@ struct DecoderConfig {
   double embedding_dropout = 0, attention_dropout = 0;
   double hidden_dropout = 0;  // at the end of attention and of MLP
   double rope_theta = 10000;
+  double rotary_fraction = 1;   // of each head's channels that turn
+  double rope_local_theta = 0;  // of layers with a window, which are not scaled; 0: as others
   RopeScaling rope_scaling{};
+  bool parallel_residual = false;  // attention and MLP of a block read the same residual stream
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
+  std::int64_t query_pre_attn_scalar = 0;        // > 0: scores are divided by its root
   bool scale_attn_weights = true;                // scores / sqrt(head size)
   bool scale_attn_by_inverse_layer_idx = false;  // also / (layer + 1)
   // Sliding window: each query sees this many keys at most, its own included. It applies to the
@@ -40,6 +44,7 @@ struct DecoderConfig {
   std::optional<std::int64_t> sliding_window{};
   bool use_sliding_window = true;
   std::int64_t max_window_layers = 0;
+  std::int64_t sliding_window_pattern = 0;  // n > 0: instead, every layer but each n-th
   std::vector<std::string> layer_types{};
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id{};
   DecoderLabels labels{};
@@ -68,10 +73,18 @@ struct DecoderConfig {
   std::int64_t head_channels() const {
     return head_dim > 0 ? head_dim : hidden_size / num_attention_heads;
   }
+  bool slides(std::int64_t layer) const;          // the layer has a window
   std::int64_t window(std::int64_t layer) const;  // 0: none
   float attention_scale(std::int64_t layer) const;
   RotaryAngles rotary_angles() const {
-    return rope_scaling.angles(rope_theta, head_channels(), max_position_embeddings);
+    return rope_scaling.angles(rope_theta, rotary_channels(), max_position_embeddings);
+  }
+  RotaryAngles local_angles() const {
+    return RopeScaling{}.angles(rope_local_theta, rotary_channels(), max_position_embeddings);
+  }
+  // The number of each head's channels that turn.
+  std::int64_t rotary_channels() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_channels()) * rotary_fraction);
   }
   // Parameters of embeddings and blocks, without biases and norms.
   double trunk_parameters() const;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/decoder/family.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
 
@@ -40,7 +41,8 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
   const std::string_view base = model.base_name(head);
   keep_generation_config(directory);
   const Parameter* const table = model.embedding().weight().get();
-  const auto candidates = [&model, base, table](const std::string& parameter) {
+  const std::string head_weight = fmt::format("{}.weight", model.family().language_head);
+  const auto candidates = [&model, base, table, &head_weight](const std::string& parameter) {
     std::vector<std::string> names{parameter};
     const auto bare = below(parameter, base);
     if (!bare) return names;
@@ -49,12 +51,12 @@ LoadReport Decoder::load(const std::string& directory, const AssignParameter& as
     names.emplace_back(*bare);
     // Some files store a tied table only as the head's weight.
     if (model.config().tie_word_embeddings && parameter == table->name())
-      names.emplace_back("lm_head.weight");
+      names.push_back(head_weight);
     return names;
   };
-  const auto ignored = [&model, head](std::string_view tensor) {
+  const auto ignored = [&model, head, &head_weight](std::string_view tensor) {
     if (head == DecoderHead::causal_lm && model.config().tie_word_embeddings &&
-        tensor == "lm_head.weight")
+        tensor == head_weight)
       return true;
     std::string_view bare = tensor;
     for (const std::string_view name : model.base_names())

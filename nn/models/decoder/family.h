@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/kernels/activation.h"
 #include "shoal/nn/models/decoder/config.h"
 
 namespace shoal::nn {
@@ -28,9 +29,11 @@ std::vector<ConfigField> llama_fields(std::vector<ConfigField> more);
 enum class BlockPart : std::uint8_t {
   attention_norm,
   attention,
-  attention_dropout,  // of the attention's result
+  attention_output_norm,  // of the attention's result
+  attention_dropout,      // of the attention's result
   mlp_norm,
   mlp,
+  mlp_output_norm,
   mlp_dropout,
 };
 
@@ -38,15 +41,25 @@ struct DecoderFamily {
   std::string_view model_type;    // "llama"
   std::string_view title;         // "Llama", for messages
   std::string_view class_prefix;  // "Llama": its classes are LlamaForSequenceClassification, ...
-  std::string_view language_model = "ForCausalLM";  // the suffix of that class
+  std::string_view language_model{};        // empty: class_prefix + "ForCausalLM"
+  std::vector<DecoderHead> absent_heads{};  // transformers has no classes with these
 
   // Pieces.
   enum class Attention : std::uint8_t {
     grouped,  // GroupedSelfAttention: rotary positions, groups of heads with a key head
     fused,    // CausalSelfAttention: one projection, learned positions added to the embeddings
   } attention = Attention::grouped;
-  bool rms_norms = true;         // false: LayerNorm
-  bool gated_mlp = true;         // GatedMlp; false: Mlp
+  // Of `grouped`: the name of the Linear of queries, keys and values (empty: three Linears).
+  std::string_view projections{}, attention_output = "o_proj";
+  bool rms_norms = true;          // false: LayerNorm
+  float norm_offset = 0;          // RmsNorm's
+  bool scaled_embedding = false;  // the embedding's rows are multiplied by sqrt(hidden_size)
+  enum class Mlp : std::uint8_t {
+    gated,   // GatedMlp; FeedForward for GELU
+    plain,   // nn::Mlp, with biases
+    conv1d,  // the same, of Conv1D
+  } mlp = Mlp::gated;
+  std::string_view mlp_in = "c_fc", mlp_out = "c_proj";  // names of the Linears of nn::Mlp
   bool query_biases = false;     // q_proj, k_proj and v_proj have biases, whatever attention_bias
   bool query_norms = false;      // norms of each head's queries and keys
   bool padding_is_cold = true;   // the embedding of pad_token_id gets no gradient
@@ -63,12 +76,13 @@ struct DecoderFamily {
       {BlockPart::mlp, "mlp"},
       {BlockPart::attention_norm, "input_layernorm"},
       {BlockPart::mlp_norm, "post_attention_layernorm"}};
-  std::string_view token_head = "score";  // the token classifier
+  std::string_view language_head = "lm_head", token_head = "score";  // the heads' Linears
   // Ends of the names of buffers that older versions saved.
   std::vector<std::string_view> buffers = {"rotary_emb.inv_freq"};
 
   // config.json.
   std::vector<std::string_view> activations = {"silu"};
+  kernels::Activation gelu = kernels::Activation::gelu_erf;  // the meaning of "gelu"
   DecoderConfig defaults{};
   std::vector<ConfigField> fields{};
   nlohmann::json constants = {{"use_cache", true}};  // written, not read
@@ -79,6 +93,9 @@ const DecoderFamily& llama_family();
 const DecoderFamily& mistral_family();
 const DecoderFamily& qwen2_family();
 const DecoderFamily& qwen3_family();
+const DecoderFamily& gpt_neox_family();
+const DecoderFamily& gemma_family();
+const DecoderFamily& gemma3_family();
 const std::vector<const DecoderFamily*>& decoder_families();
 // Null if there is no such family.
 const DecoderFamily* find_decoder_family(std::string_view model_type);

@@ -37,11 +37,12 @@ const Known& known(DecoderHead head) {
 std::string_view to_string(DecoderHead head) { return known(head).name; }
 std::string_view class_suffix(DecoderHead head) { return known(head).class_suffix; }
 
-DecoderLabels DecoderLabels::read(const ConfigReader& reader) {
+DecoderLabels DecoderLabels::read(const ConfigReader& reader, bool reads_hidden) {
   DecoderLabels labels;
   reader.integer("num_labels", labels.num_labels);
   reader.text("problem_type", labels.problem_type);
-  for (const char* name : {"hidden_dropout", "classifier_dropout"}) {
+  for (const std::string_view name : {"hidden_dropout", "classifier_dropout"}) {
+    if (name == "hidden_dropout" && !reads_hidden) continue;
     double probability = std::nan("");
     reader.number(name, probability);
     if (!std::isnan(probability)) labels.token_dropout = probability;

@@ -32,8 +32,9 @@ struct DecoderLabels {
   std::string problem_type{};
   std::optional<double> token_dropout{};  // before token classification; absent: 0.1
 
-  // The dropout is "classifier_dropout", otherwise "hidden_dropout", as in transformers.
-  static DecoderLabels read(const ConfigReader& reader);
+  // The dropout is "classifier_dropout", otherwise "hidden_dropout" if `reads_hidden`, as in
+  // transformers.
+  static DecoderLabels read(const ConfigReader& reader, bool reads_hidden);
   // Writes the fields that a model with this head has.
   void write(DecoderHead head, nlohmann::ordered_json& out) const;
   void check() const;  // throws invalid_argument, with the values

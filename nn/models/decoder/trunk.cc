@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/models/decoder/family.h"
 #include "shoal/runtime/base/error.h"
 
@@ -24,7 +26,8 @@ float projection_std(const DecoderConfig& config, const DecoderFamily& family) {
 
 std::unique_ptr<NormLike> make_norm(const DecoderConfig& config, const DecoderFamily& family) {
   const auto epsilon = static_cast<float>(config.norm_eps);
-  if (family.rms_norms) return std::make_unique<RmsNorm>(config.hidden_size, epsilon);
+  if (family.rms_norms)
+    return std::make_unique<RmsNorm>(config.hidden_size, epsilon, family.norm_offset);
   return std::make_unique<LayerNorm>(config.hidden_size, epsilon);
 }
 
@@ -51,29 +54,58 @@ std::unique_ptr<AttentionLike> make_attention(const DecoderConfig& config,
       .std = std_of(config),
       .bias = config.attention_bias || family.query_biases,
       .output_bias = config.attention_bias,
+      .fused = std::string(family.projections),
+      .output = std::string(family.attention_output),
       .norm_epsilon = family.query_norms ? static_cast<float>(config.norm_eps) : 0,
+      .norm_offset = family.norm_offset,
+      .scale = config.query_pre_attn_scalar > 0
+                   ? 1 / std::sqrt(static_cast<float>(config.query_pre_attn_scalar))
+                   : 0,
       .window = config.window(layer),
       .rotary = rotary});
 }
 
+kernels::Activation activation_of(const DecoderConfig& config, const DecoderFamily& family) {
+  return config.hidden_act == "gelu" ? family.gelu : kernels::Activation::gelu_tanh;
+}
+
 std::unique_ptr<MlpLike> make_mlp(const DecoderConfig& config, const DecoderFamily& family) {
-  if (family.gated_mlp)
+  const bool gated = family.mlp == DecoderFamily::Mlp::gated;
+  if (gated && config.hidden_act != "silu")
+    return std::make_unique<FeedForward>(
+        FeedForwardConfig{.channels = config.hidden_size,
+                          .inner = config.inner(),
+                          .activation = activation_of(config, family),
+                          .std = std_of(config),
+                          .output_std = std_of(config),
+                          .bias = config.mlp_bias,
+                          .in = "gate_proj",
+                          .gate = "up_proj",
+                          .out = "down_proj"});
+  if (gated)
     return std::make_unique<GatedMlp>(GatedMlpConfig{.channels = config.hidden_size,
                                                      .inner = config.inner(),
                                                      .std = std_of(config),
                                                      .bias = config.mlp_bias});
   return std::make_unique<Mlp>(MlpConfig{.channels = config.hidden_size,
                                          .inner = config.inner(),
-                                         .activation = config.hidden_act == "gelu"
-                                                           ? kernels::Activation::gelu_erf
-                                                           : kernels::Activation::gelu_tanh,
+                                         .activation = activation_of(config, family),
                                          .std = std_of(config),
-                                         .projection_std = projection_std(config, family)});
+                                         .projection_std = projection_std(config, family),
+                                         .transposed = family.mlp == DecoderFamily::Mlp::plain,
+                                         .c_fc = std::string(family.mlp_in),
+                                         .c_proj = std::string(family.mlp_out)});
 }
 
 const DecoderFamily& checked_family(const DecoderConfig& config) {
   config.check();
   return config.family();
+}
+
+// As transformers has it: a factor of the parameters' dtype.
+float rounded(float value, DType dtype) {
+  if (dtype == DType::bf16) return static_cast<float>(bfloat16(value));
+  return dtype == DType::f16 ? static_cast<float>(float16(value)) : value;
 }
 
 DropoutSite site_of(const std::optional<Slot<Dropout>>& dropout) {
@@ -83,7 +115,8 @@ DropoutSite site_of(const std::optional<Slot<Dropout>>& dropout) {
 }  // namespace
 
 DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
-                           const std::shared_ptr<RotaryTable>& rotary) {
+                           const std::shared_ptr<RotaryTable>& rotary)
+    : parallel_(config.parallel_residual) {
   const DecoderFamily& family = config.family();
   const auto dropout = [&] {
     return std::make_unique<Dropout>(static_cast<float>(config.hidden_dropout));
@@ -97,6 +130,9 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
       case BlockPart::attention:
         attention_.emplace(*this, name, make_attention(config, family, layer, rotary));
         break;
+      case BlockPart::attention_output_norm:
+        attention_output_norm_.emplace(*this, name, make_norm(config, family));
+        break;
       case BlockPart::attention_dropout:
         attention_dropout_.emplace(*this, name, dropout());
         break;
@@ -105,6 +141,9 @@ DecoderBlock::DecoderBlock(const DecoderConfig& config, std::int64_t layer,
         break;
       case BlockPart::mlp:
         mlp_.emplace(*this, name, make_mlp(config, family));
+        break;
+      case BlockPart::mlp_output_norm:
+        mlp_output_norm_.emplace(*this, name, make_norm(config, family));
         break;
       case BlockPart::mlp_dropout:
         mlp_dropout_.emplace(*this, name, dropout());
@@ -117,13 +156,19 @@ ResidualStream DecoderBlock::forward(Context& context, ResidualStream stream,
                                      const AttentionInput& input) {
   // Each norm adds the preceding branch. Values leave scope right after their use, so that memory
   // that backward does not need is freed here.
+  std::optional<Value> beside;  // the MLP's input, if it is not after attention
   {
     const Value normed = stream.norm(context, **attention_norm_);
+    if (parallel_) beside = stream.norm(context, **mlp_norm_);
     stream.branch = (*attention_)->forward(context, normed, input);
+    if (attention_output_norm_)
+      stream.branch = (*attention_output_norm_)->forward(context, *stream.branch);
     stream.dropout = site_of(attention_dropout_);
   }
-  const Value normed = stream.norm(context, **mlp_norm_);
+  if (parallel_) stream = {std::move(stream).collapse(context), std::nullopt, {}};
+  const Value normed = beside ? std::move(*beside) : stream.norm(context, **mlp_norm_);
   stream.branch = (*mlp_)->forward(context, normed);
+  if (mlp_output_norm_) stream.branch = (*mlp_output_norm_)->forward(context, *stream.branch);
   stream.dropout = site_of(mlp_dropout_);
   return stream;
 }
@@ -145,9 +190,12 @@ DecoderTrunk::DecoderTrunk(const DecoderConfig& config)
   const auto rotary = family_.attention == DecoderFamily::Attention::grouped
                           ? std::make_shared<RotaryTable>(config.rotary_angles())
                           : nullptr;
+  const auto local =
+      config.rope_local_theta > 0 ? std::make_shared<RotaryTable>(config.local_angles()) : rotary;
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    layers_.emplace_back(*this, block_name(static_cast<int>(layer)),
-                         std::make_unique<DecoderBlock>(config, layer, rotary));
+    layers_.emplace_back(
+        *this, block_name(static_cast<int>(layer)),
+        std::make_unique<DecoderBlock>(config, layer, config.slides(layer) ? local : rotary));
   norm_.emplace(*this, std::string(family_.norm), make_norm(config, family_));
 }
 
@@ -188,6 +236,9 @@ Value DecoderTrunk::embed(Context& context, const Tensor& ids, std::int64_t firs
               "{} takes ids [B, T], not {}, of at most {} positions; shorten the sequence",
               family_.title, to_string(ids.shape()), config_.max_position_embeddings);
   Value x = embedding_->forward(context, ids);
+  if (family_.scaled_embedding)
+    x = scaled(context, x,
+               rounded(std::sqrt(static_cast<float>(config_.hidden_size)), x.tensor.dtype()));
   if (positions_) x = (*positions_)->forward(context, std::move(x), first_position, positions);
   return dropout_ ? (*dropout_)->forward(context, x) : x;
 }

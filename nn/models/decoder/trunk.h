@@ -18,16 +18,18 @@ namespace shoal::nn {
 class DecoderBlock final : public Module {
  public:
   DecoderBlock(const DecoderConfig& config, std::int64_t layer,
-               const std::shared_ptr<RotaryTable>& rotary);
+               const std::shared_ptr<RotaryTable>& rotary);  // the layer's
   std::string_view kind() const override { return "DecoderBlock"; }
   ResidualStream forward(Context& context, ResidualStream stream, const AttentionInput& input);
 
  private:
   // Always present, but created in the family's order.
   std::optional<Slot<NormLike>> attention_norm_, mlp_norm_;
+  std::optional<Slot<NormLike>> attention_output_norm_, mlp_output_norm_;  // absent: none
   std::optional<Slot<AttentionLike>> attention_;
   std::optional<Slot<MlpLike>> mlp_;
   std::optional<Slot<Dropout>> attention_dropout_, mlp_dropout_;  // absent: none
+  bool parallel_;  // attention and MLP read the same residual stream
 };
 
 class DecoderTrunk final : public Module {

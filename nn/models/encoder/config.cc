@@ -60,15 +60,24 @@ std::string_view to_string(EncoderTask task) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
 }
 
+const std::vector<const EncoderFamily*>& encoder_families() {
+  static const std::vector<const EncoderFamily*> all = {&bert_family(),        &roberta_family(),
+                                                        &distilbert_family(),  &albert_family(),
+                                                        &xlm_roberta_family(), &electra_family()};
+  return all;
+}
+
+std::string encoder_types() {
+  std::vector<std::string_view> types;
+  for (const EncoderFamily* family : encoder_families()) types.push_back(family->model_type);
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
 const EncoderFamily& encoder_family(std::string_view model_type) {
-  for (const EncoderFamily* family :
-       {&bert_family(), &roberta_family(), &distilbert_family(), &albert_family()})
+  for (const EncoderFamily* family : encoder_families())
     if (family->model_type == model_type) return *family;
-  throw_error(
-      ErrorCode::invalid_argument,
-      "model_type '{}' is no encoder that Shoal knows; bert, roberta, distilbert and albert "
-      "are",
-      shortened(model_type));
+  throw_error(ErrorCode::invalid_argument, "model_type '{}' is no encoder that Shoal knows; {} are",
+              shortened(model_type), encoder_types());
 }
 
 EncoderConfig EncoderConfig::of(std::string_view model_type) {

@@ -1,4 +1,4 @@
-// Configuration of BERT, RoBERTa, DistilBERT and ALBERT, which share one encoder. Fields have
+// Configuration of BERT and its relatives, which share one encoder. Fields have
 // BERT's names. Each family.cc maps them to the family's own names.
 #pragma once
 
@@ -21,12 +21,12 @@ enum class EncoderTask : std::uint8_t {
 std::string_view to_string(EncoderTask task);
 
 struct EncoderConfig {
-  std::string model_type = "bert";  // or roberta, distilbert, albert
+  std::string model_type = "bert";
   std::int64_t vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12;
   std::int64_t num_attention_heads = 12, intermediate_size = 3072;
   std::int64_t max_position_embeddings = 512;
-  std::int64_t type_vocab_size = 2;  // 0: no token types (DistilBERT)
-  std::int64_t embedding_size = 0;   // 0: hidden_size; otherwise a linear mapping follows (ALBERT)
+  std::int64_t type_vocab_size = 2;    // 0: no token types (DistilBERT)
+  std::int64_t embedding_size = 0;     // 0: hidden_size; else a linear mapping follows (ALBERT)
   std::int64_t num_hidden_groups = 0;  // 0: each layer has its own weights; else shared (ALBERT)
   std::int64_t inner_group_num = 1;    // blocks per layer
   std::string hidden_act = "gelu";     // GELU by erf; or gelu_new, gelu_pytorch_tanh, relu

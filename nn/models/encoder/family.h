@@ -1,5 +1,5 @@
-// The differences between the four families, as data: module names, config.json fields, variants.
-// Each family has a file: nn/models/{bert,roberta,distilbert,albert}/family.cc.
+// The differences between the families, as data: module names, config.json fields, variants. Each
+// has a row in encoder_families() and a family.cc (XLM-RoBERTa: in RoBERTa's).
 #pragma once
 
 #include <string>
@@ -30,6 +30,7 @@ struct EncoderFamily {
   std::string class_prefix;  // "Bert": its classes are BertForMaskedLM, ...
   std::string base;          // "bert": the path of embeddings and layers
   std::string mapping{};     // the mapping from embedding to hidden_size, below the base
+  bool maps_equal = true;    // the mapping exists for equal sizes, too
   BlockNames block;
 
   // Masked LM: decoder(norm(activation(dense(x)))). The decoder has a bias and may be tied.
@@ -61,7 +62,12 @@ const EncoderFamily& bert_family();
 const EncoderFamily& roberta_family();
 const EncoderFamily& distilbert_family();
 const EncoderFamily& albert_family();
-// Looks up a family by model_type. Throws invalid_argument on an unknown one, listing the four.
+const EncoderFamily& xlm_roberta_family();
+const EncoderFamily& electra_family();
+const std::vector<const EncoderFamily*>& encoder_families();
+// "bert, roberta, ...": the model types.
+std::string encoder_types();
+// Looks up a family by model_type. Throws invalid_argument on an unknown one, listing all.
 const EncoderFamily& encoder_family(std::string_view model_type);
 
 // BERT's fields; RoBERTa has the same.

@@ -55,7 +55,7 @@ bool is_ignored(const Encoder& model, std::string_view tensor) {
 bool is_base(const EncoderFamily& family, const std::string& parameter) {
   const std::string layer = family.layer(0, 0);
   const std::string layers = layer.substr(0, layer.find('.') + 1);
-  return parameter.starts_with(family.base + ".embeddings.") ||
+  return parameter.starts_with(family.base + ".embeddings") ||
          parameter.starts_with(family.base + "." + layers);
 }
 

@@ -55,7 +55,7 @@ EncoderEmbeddings::EncoderEmbeddings(const EncoderConfig& config)
     token_type_embeddings.emplace(
         *this, "embeddings.token_type_embeddings",
         std::make_unique<AddedEmbedding>(config.type_vocab_size, width, std_of(config)));
-  if (!family.mapping.empty())
+  if (!family.mapping.empty() && (family.maps_equal || width != config.hidden_size))
     mapping.emplace(*this, family.mapping,
                     std::make_unique<Linear>(LinearConfig{
                         .in = width, .out = config.hidden_size, .std = std_of(config)}));

@@ -1,5 +1,6 @@
 // RoBERTa (Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach", 2019): BERT's
-// blocks with its own heads. Positions count from the padding id.
+// blocks with its own heads. Positions count from the padding id. XLM-RoBERTa (Conneau et al.,
+// "Unsupervised Cross-lingual Representation Learning at Scale", 2020) differs in its vocabulary.
 #include "shoal/nn/models/encoder/family.h"
 
 #include "shoal/nn/models/config_reader.h"
@@ -23,6 +24,17 @@ const EncoderFamily& roberta_family() {
     made.defaults.model_type = "roberta";
     made.defaults.vocab_size = 50265;
     made.defaults.pad_token_id = 1;
+    return made;
+  }();
+  return family;
+}
+
+const EncoderFamily& xlm_roberta_family() {
+  static const EncoderFamily family = [] {
+    EncoderFamily made = roberta_family();
+    made.model_type = made.defaults.model_type = "xlm-roberta";
+    made.class_prefix = "XLMRoberta";
+    made.defaults.vocab_size = 30522;  // the class's default; published models have 250002
     return made;
   }();
   return family;

@@ -1,8 +1,8 @@
-// Layouts of GPT-2, BERT, Llama, Qwen3, T5 and BART compared with one rank: losses of each step,
-// and gradients. By default, layouts of small meshes run a few steps; any two options occur
-// together (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any three options
-// occur together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose names contain
-// its value.
+// Layouts of GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 3, T5 and BART compared with one rank:
+// losses of each step, and gradients. By default, layouts of small meshes run a few steps; any two
+// options occur together (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any
+// three options occur together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose
+// names contain its value.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -103,7 +103,7 @@ TEST_P(Layouts, TrainAsOneRankDoes) {
 INSTANTIATE_TEST_SUITE_P(Piece, Layouts, ::testing::Range<std::size_t>(0, kPieces));
 
 // The full run generates layouts of Llama and Qwen3. This test has one for each way to divide their
-// layers.
+// layers, and those of other families' pieces.
 class RotaryLayouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(RotaryLayouts, TrainAsOneRankDoes) { expect_as_one_rank(GetParam(), kFewSteps); }
@@ -125,6 +125,14 @@ std::vector<Layout> rotary_layouts() {
           Layout{.rdp = 4, .checkpoint_group = 1, .sharding = 3},
           Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 2}}) {
       layout.task = task;
+      all.push_back(layout);
+    }
+  for (const Model model : {Model::gpt_neox, Model::gemma3})
+    for (Layout layout :
+         {Layout{.tp = 4, .microbatches = 2, .prescaled = true},
+          Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},
+          Layout{.rdp = 2, .tp = 2, .prescaled = true, .speed = true, .sharding = 3}}) {
+      layout.task = {.model = model};
       all.push_back(layout);
     }
   return all;

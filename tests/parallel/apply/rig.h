@@ -1,4 +1,5 @@
-// A tiny GPT-2, BERT, Llama, Qwen3, T5 or BART, trained on any layout and on one rank.
+// A tiny GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 3, T5 or BART, trained on any layout and on one
+// rank.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +23,9 @@ namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-// bert: with a masked language model's head; qwen3: with sliding windows in every second layer; t5:
-// with gated GELU and a tied head
-enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, t5, bart };
+// bert: with a masked language model's head; qwen3, gemma3: with sliding windows in every second
+// layer; t5: with gated GELU and a tied head
+enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, gpt_neox, gemma3, t5, bart };
 
 // A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
@@ -66,6 +67,41 @@ inline nn::DecoderConfig tiny_llama(const Task& task = {.model = Model::llama}) 
     for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
       config.layer_types.emplace_back(layer % 2 == 0 ? "sliding_attention" : "full_attention");
   }
+  return config;
+}
+
+// Gemma 3, with the sizes of tiny_llama().
+inline nn::DecoderConfig tiny_gemma3(const Task& task) {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gemma3_text");
+  const nn::DecoderConfig sizes = tiny_llama(task);
+  config.vocab_size = sizes.vocab_size;
+  config.max_position_embeddings = sizes.max_position_embeddings;
+  config.hidden_size = sizes.hidden_size;
+  config.intermediate_size = sizes.intermediate_size;
+  config.num_hidden_layers = sizes.num_hidden_layers;
+  config.num_attention_heads = sizes.num_attention_heads;
+  config.num_key_value_heads = sizes.num_key_value_heads;
+  config.head_dim = 6;
+  config.attention_dropout = 0.1;
+  config.initializer_range = 0.1;
+  config.query_pre_attn_scalar = 5;
+  config.sliding_window = 5;
+  config.sliding_window_pattern = 2;
+  return config;
+}
+
+// Half of each head's channels turn.
+inline nn::DecoderConfig tiny_neox(const Task& task) {
+  nn::DecoderConfig config = nn::DecoderConfig::of("gpt_neox");
+  config.vocab_size = kVocabulary;
+  config.max_position_embeddings = 24;
+  config.hidden_size = 4 * task.heads;
+  config.intermediate_size = 5 * task.heads;
+  config.num_hidden_layers = kUnits - 2;
+  config.num_attention_heads = task.heads;
+  config.rotary_fraction = 0.5;
+  config.initializer_range = 0.2;
+  config.embedding_dropout = config.hidden_dropout = config.attention_dropout = 0.1;
   return config;
 }
 
@@ -148,6 +184,8 @@ struct Layout {
     if (task.model == Model::bert) all += "_bert";
     if (task.model == Model::llama) all += "_llama";
     if (task.model == Model::qwen3) all += "_qwen3";
+    if (task.model == Model::gpt_neox) all += "_gpt_neox";
+    if (task.model == Model::gemma3) all += "_gemma3";
     if (task.model == Model::t5) all += "_t5";
     if (task.model == Model::bart) all += "_bart";
     if (task.packed) all += "_packed";
