@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/nn/models/encoder_decoder/model.h"
@@ -168,6 +169,7 @@ constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {
   std::string model, overrides, machine, save, fit, dtype = "bf16";
+  nn::LoraOptions lora{.r = 0};  // 0: the whole model is trained
   int nodes = 1, keep = 10;
   std::int64_t batch = 0, length = 0;
   double memory_gb = 0, price = -1, tokens = 0;
@@ -196,20 +198,26 @@ struct ReadModel {
 };
 // Encoders have the head of a masked language model. The source and the target of an
 // encoder-decoder have the same length; a T5, whose positions have no limit, at most 1024.
-ReadModel read_model(const nlohmann::json& config, const std::string& source) {
+ReadModel read_model(const nlohmann::json& config, const PlanWords& words) {
+  const std::string& source = words.model;
+  const auto shape_of = [&](nn::Chain& model) {
+    if (words.lora.r > 0) nn::add_lora(model, words.lora);
+    return parallel::model_shape(model);
+  };
   if (is_decoder_config(config)) {
     const auto model = nn::make_causal_lm(config, source);
-    return {parallel::model_shape(*model), model->positions()};
+    return {shape_of(*model), model->positions()};
   }
   if (is_encoder_decoder_config(config)) {
     const nn::EncoderDecoderConfig both = nn::EncoderDecoderConfig::from_json(config, source);
-    return {parallel::model_shape(nn::EncoderDecoder(both)), both.max_position_embeddings};
+    nn::EncoderDecoder model(both);
+    return {shape_of(model), both.max_position_embeddings};
   }
   const nn::EncoderConfig encoder = nn::EncoderConfig::from_json(config, source);
   const bool after_padding = nn::encoder_family(encoder.model_type).positions_from_ids;
-  return {
-      parallel::model_shape(nn::Encoder(encoder, nn::EncoderTask::masked_lm)),
-      encoder.max_position_embeddings - (after_padding ? encoder.pad_token_id.value_or(0) + 1 : 0)};
+  nn::Encoder model(encoder, nn::EncoderTask::masked_lm);
+  return {shape_of(model), encoder.max_position_embeddings -
+                               (after_padding ? encoder.pad_token_id.value_or(0) + 1 : 0)};
 }
 
 // Throws with what the smallest layout lacks, and the nodes that would do.
@@ -267,20 +275,22 @@ ordered_json json_of(const parallel::Candidate& one, const Machine& machine) {
 // The options of `shoal train` that give a run this layout.
 void save_plan(const parallel::Candidate& one, const PlanWords& words) {
   const DType dtype = one.plan.precision.dtype;
-  const ordered_json options = {
-      {"_plan",
-       {{"model", words.model},
-        {"machine", words.machine},
-        {"ranks", one.run.ranks},
-        {"predicted_ms", one.prediction.seconds * 1e3},
-        {"memory_bytes", one.prediction.memory}}},
-      {"mp_parameters", parallel::plan_json(one.plan)},
-      {"per_device_train_batch_size", one.run.batch},
-      {"gradient_accumulation_steps", one.run.accumulated},
-      {words.has_targets ? "max_source_length" : "block_size", one.run.length},
-      {"gradient_checkpointing", one.plan.activations.checkpoint_group > 0},
-      {"bf16", dtype == DType::bf16},
-      {"fp16", dtype == DType::f16}};
+  ordered_json options = {{"_plan",
+                           {{"model", words.model},
+                            {"machine", words.machine},
+                            {"ranks", one.run.ranks},
+                            {"predicted_ms", one.prediction.seconds * 1e3},
+                            {"memory_bytes", one.prediction.memory}}},
+                          {"mp_parameters", parallel::plan_json(one.plan)},
+                          {"per_device_train_batch_size", one.run.batch},
+                          {"gradient_accumulation_steps", one.run.accumulated},
+                          {words.has_targets ? "max_source_length" : "block_size", one.run.length},
+                          {"gradient_checkpointing", one.plan.activations.checkpoint_group > 0},
+                          {"bf16", dtype == DType::bf16},
+                          {"fp16", dtype == DType::f16}};
+  if (words.lora.r > 0) options["lora_r"] = words.lora.r;
+  if (!words.lora.target_modules.empty())
+    options["lora_target_modules"] = words.lora.target_modules;
   write_file_atomically(words.save, options.dump(2) + "\n");
 }
 
@@ -315,7 +325,7 @@ int plan_layouts(PlanWords words) {
   if (words.price >= 0) machine.price.dollars_per_hour = words.price;
   const nlohmann::json config = config_of(words);
   words.has_targets = is_encoder_decoder_config(config);
-  const auto [shape, positions] = read_model(config, words.model);
+  const auto [shape, positions] = read_model(config, words);
   if (words.length == 0) words.length = positions;
   SHOAL_CHECK(words.length <= positions, "--length {} exceeds the model's {} positions",
               words.length, positions);
@@ -380,6 +390,11 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--length", wanted->length, "positions of a sample; 0: the model's")
       ->check(at_least(0));
   plan->add_option("--dtype", wanted->dtype, "f32, bf16 or f16");
+  plan->add_option("--lora_r", wanted->lora.r, "train only adapters of this rank; 0: all")
+      ->check(at_least(0));
+  plan->add_option("--lora_target_modules", wanted->lora.target_modules,
+                   "as of `shoal train`, separated by a comma")
+      ->delimiter(',');
   plan->add_option("--memory_gb", wanted->memory_gb, "GB of a device that may be used; 0: 94 %")
       ->check(at_least(0));
   plan->add_option("--price", wanted->price, "dollars an hour and node")->check(at_least(0));
@@ -391,7 +406,8 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--fit", wanted->fit,
                    "the output_dir of a run that --machine predicted: writes that machine, as the "
                    "run measured it, to --save");
-  rarely(*plan, {"--config_overrides", "--memory_gb", "--price", "--tokens", "--top", "--fit"});
+  rarely(*plan, {"--lora_target_modules", "--config_overrides", "--memory_gb", "--price",
+                 "--tokens", "--top", "--fit"});
   plan->final_callback([&action, wanted, plan] {
     if (!plan->get_subcommands().empty()) return;
     action = [wanted] {

@@ -167,6 +167,7 @@ std::vector<UnitCost> count_units(const nn::Chain& chain) {
     for (const nn::Parameter* parameter : chain.unit_parameters(unit)) {
       const int number = numbers.emplace(parameter, static_cast<int>(numbers.size())).first->second;
       cost.parameters.emplace(number, parameter->shape().count());
+      if (!parameter->trainable()) cost.frozen.insert(number);
       if (unit > 0) cost.work += static_cast<double>(parameter->shape().count());
     }
     units.push_back(std::move(cost));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@ struct UnitCost {
   // Elements of each parameter that the unit reads. The key identifies the parameter: tied weights
   // appear in several units, and a stage holds them once.
   std::map<int, std::int64_t> parameters = {};
+  std::set<int> frozen = {};  // those that are not trained
   // Bytes per microbatch. `activation_bytes`: kept from forward to backward, including the unit's
   // input. `peak_bytes`: peak while the unit computes, including kept bytes and the incoming
   // gradient. If backward is split: `weight_bytes` are kept from the backward of inputs until the

@@ -1,24 +1,32 @@
 #include "shoal/parallel/predict/model_shape.h"
 
-#include <numeric>
-
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/layers/self_attention.h"
 #include "shoal/parallel/pipeline/measure_units.h"
 
 namespace shoal::parallel {
 namespace {
 
+bool is_frozen(const nn::LinearLike& layer) {
+  const nn::Parameter* const weight = layer.adaptable().weight;
+  return weight != nullptr && !weight->trainable();
+}
+
 void collect(const nn::Module& module, UnitShape& unit) {
   if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
-    unit.products.push_back({linear->config().in, linear->config().out});
+    unit.products.push_back({linear->config().in, linear->config().out, is_frozen(*linear)});
   if (const auto* const conv = dynamic_cast<const nn::Conv1D*>(&module))
-    unit.products.push_back({conv->config().in, conv->config().out});
+    unit.products.push_back({conv->config().in, conv->config().out, is_frozen(*conv)});
+  if (const auto* const layer = dynamic_cast<const nn::LinearLike*>(&module))
+    if (nn::Lora* const lora = layer->lora())
+      for (const nn::Parameter* const factor : {&lora->a(), &lora->b()})
+        unit.products.push_back({factor->shape()[1], factor->shape()[0]});
   if (const auto* const head = dynamic_cast<const nn::HeadLoss*>(&module)) {
     const Shape& weight = head->weight()->shape();
-    unit.products.push_back({weight[1], weight[0]});
+    unit.products.push_back({weight[1], weight[0], !head->weight()->trainable()});
     unit.vocabulary = weight[0];
   }
   const auto attention = [&unit](std::int64_t heads, std::int64_t key_heads, std::int64_t width) {
@@ -56,11 +64,18 @@ void collect(const nn::Module& module, UnitShape& unit) {
 
 }  // namespace
 
+Elements elements_of(std::span<const UnitShape> units) {
+  std::set<int> seen;
+  Elements sum;
+  for (const UnitShape& unit : units)
+    for (const auto& [id, count] : unit.parameters)
+      if (seen.insert(id).second) (unit.frozen.contains(id) ? sum.frozen : sum.trained) += count;
+  return sum;
+}
+
 std::int64_t ModelShape::elements() const {
-  std::map<int, std::int64_t> all;
-  for (const UnitShape& unit : units) all.insert(unit.parameters.begin(), unit.parameters.end());
-  return std::accumulate(all.begin(), all.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& one) { return sum + one.second; });
+  const Elements all = elements_of(units);
+  return all.trained + all.frozen;
 }
 
 ModelShape model_shape(const nn::Chain& chain) {
@@ -69,7 +84,9 @@ ModelShape model_shape(const nn::Chain& chain) {
   for (int index = 0; index < chain.units(); ++index) {
     UnitShape unit;
     unit.name = chain.unit_name(index);
-    unit.parameters = costs[static_cast<std::size_t>(index)].parameters;
+    const UnitCost& cost = costs[static_cast<std::size_t>(index)];
+    unit.parameters = cost.parameters;
+    unit.frozen = cost.frozen;
     // Unit 0 looks rows up and multiplies nothing.
     if (index > 0)
       for (const nn::Module* module : chain.unit_modules(index)) collect(*module, unit);
@@ -86,6 +103,16 @@ double unit_flops(const UnitShape& unit, std::int64_t rows, std::int64_t length)
       4 * tokens * static_cast<double>(length) * static_cast<double>(unit.heads * unit.head_width);
   for (const ProductShape& product : unit.products)
     flops += 2 * tokens * static_cast<double>(product.in) * static_cast<double>(product.out);
+  return flops;
+}
+
+double training_flops(const ModelShape& model, std::int64_t rows, std::int64_t length) {
+  double flops = 3 * forward_flops(model, rows, length);
+  for (const UnitShape& unit : model.units)
+    for (const ProductShape& product : unit.products)
+      if (product.frozen)
+        flops -= 2 * unit.share * static_cast<double>(rows * length) *
+                 static_cast<double>(product.in * product.out);
   return flops;
 }
 

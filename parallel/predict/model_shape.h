@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@ namespace shoal::parallel {
 // x [M, in] · W [in, out]
 struct ProductShape {
   std::int64_t in = 0, out = 0;
+  bool frozen = false;  // W gets no gradient
 };
 
 struct UnitShape {
@@ -31,6 +34,7 @@ struct UnitShape {
   std::int64_t vocabulary = 0;  // classes of the loss; 0: the unit computes none
   // Elements of each parameter, as in UnitCost: the key identifies a parameter that units share.
   std::map<int, std::int64_t> parameters;
+  std::set<int> frozen = {};  // those that are not trained
 };
 
 struct ModelShape {
@@ -39,6 +43,12 @@ struct ModelShape {
   std::int64_t elements() const;  // of all parameters, shared ones once
 };
 
+// Elements of the parameters of some units, shared ones once.
+struct Elements {
+  std::int64_t trained = 0, frozen = 0;
+};
+Elements elements_of(std::span<const UnitShape> units);
+
 // Reads them from a model whose parameters need no values yet.
 ModelShape model_shape(const nn::Chain& chain);
 
@@ -46,5 +56,7 @@ ModelShape model_shape(const nn::Chain& chain);
 // FLOP. Scores of hidden positions count, as in the published formulas.
 double unit_flops(const UnitShape& unit, std::int64_t rows, std::int64_t length);
 double forward_flops(const ModelShape& model, std::int64_t rows, std::int64_t length);
+// The same of forward and backward, which computes no gradients of frozen weights.
+double training_flops(const ModelShape& model, std::int64_t rows, std::int64_t length);
 
 }  // namespace shoal::parallel

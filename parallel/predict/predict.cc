@@ -139,9 +139,13 @@ class StepModel::Impl {
       cost.split_peak_bytes = cost.peak_bytes;
       unit_costs_.push_back(std::move(cost));
     }
-    const StateMemory one = state_of(1);
+    const Elements all = elements_of(model_.units);
+    const StateMemory state =
+        state_of(static_cast<double>(all.trained), static_cast<double>(all.frozen));
     partition_ = choose_partition(plan_, unit_costs_,
-                                  one.parameters + one.gradients + one.optimizer, schedule);
+                                  (state.parameters + state.gradients + state.optimizer) /
+                                      static_cast<double>(all.trained + all.frozen),
+                                  schedule);
   }
 
   // The slowest message of the pipeline counts: the one that leaves a node.
@@ -168,8 +172,7 @@ class StepModel::Impl {
       for (int unit = range.first; unit < range.last; ++unit) {
         const TimedUnit& timed = units_[static_cast<std::size_t>(unit)];
         stage.forward += timed.forward;
-        // A split backward computes the gradients of inputs first, which is half of the products.
-        const double weights = timed.times.backward.products / 2;
+        const double weights = timed.times.weights;
         stage.input_backward += timed.recomputed + timed.backward - weights;
         stage.weight_backward += weights;
       }
@@ -261,17 +264,12 @@ class StepModel::Impl {
       activations_.push_back(peak_activations(*schedule_, partition_.stages, rank, request));
   }
 
-  // Elements of the parameters of one stage on one of its ranks. Blocks, embeddings and head are
-  // split over the tensor-parallel ranks.
-  double elements(const UnitRange& range) const {
-    std::map<int, std::int64_t> all;
-    for (int unit = range.first; unit < range.last; ++unit) {
-      const auto& own = model_.units[static_cast<std::size_t>(unit)].parameters;
-      all.insert(own.begin(), own.end());
-    }
-    double sum = 0;
-    for (const auto& [id, count] : all) sum += static_cast<double>(count);
-    return sum / mesh_.tp;
+  // Parameters of one stage on one of its ranks. Blocks, embeddings and head are split over the
+  // tensor-parallel ranks.
+  Elements elements(const UnitRange& range) const {
+    return elements_of(std::span(model_.units)
+                           .subspan(static_cast<std::size_t>(range.first),
+                                    static_cast<std::size_t>(range.last - range.first)));
   }
 
   // Gradients are summed in `gradient_bytes` an element. Sharding gathers values in place of the
@@ -319,7 +317,8 @@ class StepModel::Impl {
       std::set<int> own;
       for (int unit = range.first; unit < range.last; ++unit)
         for (const auto& [id, count] : model_.units[static_cast<std::size_t>(unit)].parameters)
-          if (own.insert(id).second) {
+          if (!model_.units[static_cast<std::size_t>(unit)].frozen.contains(id) &&
+              own.insert(id).second) {
             ++seen[id].first;
             seen[id].second = count;
           }
@@ -332,15 +331,17 @@ class StepModel::Impl {
     return seconds;
   }
 
-  // Elements of the fullest stage, with as many stages on its rank as on each.
+  // Trained elements of the fullest stage, with as many stages on its rank as on each.
   double most_elements() const {
     double most = 0;
-    for (const UnitRange& range : partition_.stages) most = std::max(most, elements(range));
+    for (const UnitRange& range : partition_.stages)
+      most = std::max(most, static_cast<double>(elements(range).trained) / mesh_.tp);
     return most * plan_.pipeline.chunks;
   }
 
-  StateMemory state_of(double elements) const {
-    return state_memory({.elements = static_cast<std::int64_t>(std::ceil(elements)),
+  StateMemory state_of(double trained, double frozen) const {
+    return state_memory({.elements = static_cast<std::int64_t>(std::ceil(trained)),
+                         .frozen = static_cast<std::int64_t>(std::ceil(frozen)),
                          .dtype = plan_.precision.dtype,
                          .level = plan_.sharding.level,
                          .shards = shards()});
@@ -354,7 +355,9 @@ class StepModel::Impl {
     std::vector<double> all = activations_;
     for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
       StateMemory& state = result_.stages[stage].state;
-      state = state_of(elements(partition_.stages[stage]));
+      const Elements own = elements(partition_.stages[stage]);
+      state = state_of(static_cast<double>(own.trained) / mesh_.tp,
+                       static_cast<double>(own.frozen) / mesh_.tp);
       all[static_cast<std::size_t>(schedule_->rank_of_stage[stage])] +=
           state.parameters + state.gradients + state.optimizer;
     }
@@ -373,14 +376,14 @@ class StepModel::Impl {
                            (plan_.tensor.prescaled_batch ? 1 : mesh_.tp);
     result.samples_per_second = samples / result.seconds;
     result.tokens_per_second = result.samples_per_second * static_cast<double>(run_.length);
-    const double forward = forward_flops(model_, 1, run_.length) * samples;
+    const double trained = training_flops(model_, 1, run_.length) * samples;
     const double peak = machine_.products.flops.at(plan_.precision.dtype) * run_.ranks;
-    result.mfu = 3 * forward / result.seconds / peak;
+    result.mfu = trained / result.seconds / peak;
     double again = 0;  // blocks are recomputed, the head is not
     if (plan_.activations.checkpoint_group > 0)
       for (const UnitShape& unit : model_.units)
         if (unit.heads > 0) again += unit_flops(unit, 1, run_.length) * samples;
-    result.hfu = (3 * forward + again) / result.seconds / peak;
+    result.hfu = (trained + again) / result.seconds / peak;
     const double nodes = std::ceil(static_cast<double>(run_.ranks) / machine_.devices);
     result.dollars_per_step = result.seconds / 3600 * machine_.price.dollars_per_hour * nodes;
     const std::vector<std::pair<const char*, double>> named = {

@@ -132,8 +132,9 @@ class Search {
   // activations for as many microbatches as its schedule keeps.
   double least_memory(const ParallelPlan& plan, const RunShape& run) {
     const int pipeline = plan.mesh.pipeline, split = plan.mesh.tensor * pipeline;
-    const auto elements = request_.model.elements();
-    const StateMemory state = state_memory({.elements = elements,
+    const Elements elements = elements_of(request_.model.units);
+    const StateMemory state = state_memory({.elements = elements.trained,
+                                            .frozen = elements.frozen,
                                             .dtype = plan.precision.dtype,
                                             .level = plan.sharding.level,
                                             .shards = request_.ranks / split});
@@ -142,7 +143,8 @@ class Search {
     const double kept = plan.activations.checkpoint_group > 0 ? model.kept_again : model.kept;
     // Rank r with a share s of the blocks needs s (blocks + microbatches x kept); the shares add up
     // to 1, and the largest need is least where all are equal.
-    const double blocks = all * block_elements_ / static_cast<double>(elements);
+    const double blocks =
+        all * block_elements_ / static_cast<double>(elements.trained + elements.frozen);
     double shares = 0;
     for (int rank = 0; rank < pipeline; ++rank) {
       // Warmup of 1F1B and zero bubble. Several stages a rank keep one microbatch or more.

@@ -51,16 +51,22 @@ class UnitClock {
         const auto& [forward, input, weight] = measured->second;
         const double efficiency = machine_.products.efficiency;
         times.forward.products += forward.at(tokens_, in, out) / efficiency;
-        times.backward.products +=
-            (input.at(tokens_, in, out) + weight.at(tokens_, in, out)) / efficiency;
+        add_backward(shape, input.at(tokens_, in, out) / efficiency,
+                     weight.at(tokens_, in, out) / efficiency, times);
         continue;
       }
       const auto seconds = [&](double m, double n, double k) {
         return product_seconds(machine_, batch_.dtype, m, n, k);
       };
       times.forward.products += seconds(tokens_, out, in);
-      times.backward.products += seconds(tokens_, in, out) + seconds(in, out, tokens_);
+      add_backward(shape, seconds(tokens_, in, out), seconds(in, out, tokens_), times);
     }
+  }
+  static void add_backward(const ProductShape& shape, double input, double weight,
+                           UnitTimes& times) {
+    times.backward.products += shape.frozen ? input : input + weight;
+    // A split backward computes the gradients of inputs first, which is half of the products.
+    if (!shape.frozen) times.weights += (input + weight) / 2;
   }
 
   // Scores and values: two products forward, four backward (five where the scores are not kept).
@@ -156,9 +162,13 @@ double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch&
   if (unit.heads == 0) return unit.vocabulary > 0 ? 3 * stream : stream;
   const auto tokens = static_cast<double>(batch.rows * batch.length);
   const auto width = static_cast<double>(size_of(batch.dtype));
+  // A frozen product keeps no input.
+  const bool keeps_inner = std::ranges::any_of(unit.products, [&](const ProductShape& product) {
+    return product.in == unit.inner && !product.frozen;
+  });
   // Queries, keys, values and the heads' output; the inner activation and its inputs.
   const auto split = static_cast<double>(2 * (unit.heads + unit.key_heads) * unit.head_width +
-                                         unit.inner * (unit.branches + 1));
+                                         unit.inner * (unit.branches + (keeps_inner ? 1 : 0)));
   const auto sums = 4.0 * static_cast<double>(unit.heads);  // f32
   return 4 * stream + 8 * static_cast<double>(unit.norms) * tokens +
          tokens * (split * width + sums) / batch.tensor;

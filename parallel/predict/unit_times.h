@@ -27,7 +27,8 @@ struct PassTimes {
 };
 struct UnitTimes {
   PassTimes forward, backward;
-  double launch = 0;  // on the host, of forward; backward takes twice that
+  double weights = 0;  // the part of backward.products that a split backward leaves for later
+  double launch = 0;   // on the host, of forward; backward takes twice that
 };
 UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t channels,
                      const RankBatch& batch);

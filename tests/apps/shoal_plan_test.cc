@@ -45,6 +45,31 @@ TEST_F(ShoalPlan, PrintsEachPointAndTheErrors) {
   EXPECT_NEAR(answer["p95_error"], least + 0.95 * (most - least), 1e-12);
 }
 
+TEST_F(ShoalPlan, AdaptersNeedLessMemory) {
+  const auto layout = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan",  "gpt2", "--machine", "a100-megatron-deepspeed",
+                                      "--top", "1",    "--json",    "--dtype",
+                                      "bf16"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = shoal(words);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return nlohmann::json::parse(result.out)["layouts"][0];
+  };
+  const auto whole = layout({}),
+             adapted = layout({"--lora_r", "8", "--save", *data_ / "plan.json"});
+  const auto state = [](const nlohmann::json& one) {
+    return one["memory_bytes"].get<double>() - one["activation_bytes"].get<double>();
+  };
+  // 2 bytes of each value; of trained ones also a gradient of 4 and an eighth of 12 bytes of state.
+  EXPECT_GT(state(whole), 3.5 * state(adapted));
+  EXPECT_LT(adapted["predicted_ms"], whole["predicted_ms"]);
+  std::ifstream file(*data_ / "plan.json");
+  EXPECT_EQ(nlohmann::json::parse(file)["lora_r"], 8);
+  const auto refused = shoal({"plan", "gpt2", "--machine", "a100-megatron-deepspeed", "--lora_r",
+                              "8", "--lora_target_modules", "nothing"});
+  EXPECT_THAT(refused.err, HasSubstr("no linear layer is named nothing"));
+}
+
 TEST_F(ShoalPlan, RefusesRowsThatDescribeNoLayout) {
   const auto error_of = [](const std::string& row) {
     const auto result = validate_rows(row);

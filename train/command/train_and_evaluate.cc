@@ -250,7 +250,7 @@ class RankRun {
         rank_.communicator);
     if (peak.flops == 0) return;
     const auto length = rank_.setup.block_size;
-    const double flops = 3 * parallel::forward_flops(parallel::model_shape(*chain), 1, length) /
+    const double flops = parallel::training_flops(parallel::model_shape(*chain), 1, length) /
                          static_cast<double>(length);
     trainer_->set_peak(flops, peak.flops);
     say(fmt::format("peak: {:.4g} GFLOP/s in {}, {}; a token takes {:.4g} MFLOP", peak.flops * 1e-9,

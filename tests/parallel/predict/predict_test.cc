@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/model.h"
 #include "shoal/parallel/predict/search.h"
@@ -95,6 +96,44 @@ TEST(ModelShape, FlopsAreThePublishedFormula) {
   const double B = 3, s = 128, l = 4, h = 256, V = 1000;
   const double published = 72 * B * s * l * h * h * (1 + s / (6 * h) + V / (12 * l * h));
   EXPECT_NEAR(3 * forward_flops(gpt2_shape(), 3, 128) / published, 1, 1e-12);
+}
+
+// Adapters of rank 8 of GPT-2's c_attn: an eighth of the products' backward is left out, and what
+// is frozen has values only.
+TEST(ModelShape, FrozenWeightsCostNoGradients) {
+  const json config = {{"model_type", "gpt2"}, {"vocab_size", 1000}, {"n_embd", 256},
+                       {"n_head", 4},          {"n_layer", 4},       {"n_positions", 128}};
+  const auto model = nn::make_causal_lm(config, "test");
+  nn::add_lora(*model, {.r = 8});
+  const ModelShape adapted = model_shape(*model), whole = gpt2_shape();
+  const std::int64_t factors = 4 * 8 * (256 + 3 * 256);
+  const Elements elements = elements_of(adapted.units);
+  EXPECT_EQ(elements.trained, factors);
+  EXPECT_EQ(elements.frozen, whole.elements());
+  EXPECT_EQ(elements_of(whole.units).frozen, 0);
+  // Each frozen product lacks one of its three passes; the factors have all three.
+  const double products = 2.0 * 3 * 128 * (4 * 12 * 256 * 256 + 1000 * 256);
+  EXPECT_NEAR(training_flops(adapted, 3, 128),
+              3 * forward_flops(whole, 3, 128) - products + 3 * 2.0 * 3 * 128 * factors, 1);
+  EXPECT_EQ(training_flops(whole, 3, 128), 3 * forward_flops(whole, 3, 128));
+
+  const Machine machine = read_machine(plain_machine(), "test");
+  const auto predicted = [&](const ModelShape& shape) {
+    ParallelPlan plan;
+    plan.precision.dtype = DType::f32;
+    return predict({.model = shape,
+                    .machine = machine,
+                    .plan = plan,
+                    .run = {.ranks = 1, .batch = 2, .length = 128}});
+  };
+  const Prediction all = predicted(whole), few = predicted(adapted);
+  const StateMemory& state = few.ranks.front().state;
+  EXPECT_EQ(state.parameters, 4.0 * static_cast<double>(whole.elements() + factors));
+  EXPECT_EQ(state.gradients, 4.0 * factors);
+  EXPECT_EQ(state.optimizer, 8.0 * factors);
+  EXPECT_LT(few.ranks.front().activations, all.ranks.front().activations);
+  EXPECT_LT(few.ranks.front().backward, 0.7 * all.ranks.front().backward);
+  EXPECT_LT(few.parts.optimizer, 0.02 * all.parts.optimizer);
 }
 
 TEST(ProductSeconds, IsTheRateTheDepthAndTheWaves) {
