@@ -19,6 +19,7 @@
 #include "shoal/train/checkpoint/checkpoint_directory.h"
 #include "shoal/train/checkpoint/convert.h"
 #include "shoal/train/checkpoint/inspect.h"
+#include "shoal/train/command/merge.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
 
@@ -77,11 +78,16 @@ int inspect(const InspectOptions& o) {
   return contents.problems.empty() ? kDone : kFailed;
 }
 
-int convert(ConvertOptions o, const std::string& dtype) {
+int convert(ConvertOptions o, const std::string& dtype, bool merges) {
   o.from = checkpoint_in(o.from);
   if (!dtype.empty()) o.dtype = parse_dtype(dtype);
   Conversion done;
-  {
+  if (merges) {
+    SHOAL_CHECK(o.shards == 0 && o.setup.empty(),
+                "--merge writes whole tensors with the adapter's configuration; leave {} out",
+                o.shards > 0 ? "--shards" : "--config");
+    done = command::merge_adapter({.from = o.from, .to = o.to, .dtype = o.dtype});
+  } else {
     ProgressBar bar(stderr, "B");
     o.progress = [&](std::int64_t bytes, std::int64_t total) {
       bar.update(bytes, total, "converting");
@@ -125,10 +131,15 @@ void add_checkpoint(CLI::App& app, Action& action) {
       ->check(from_to(1, kMostShards));
   command->add_option("--dtype", *dtype, "of weights; without: as they are")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  auto merges = std::make_shared<bool>(false);
+  command->add_flag("--merge", *merges,
+                    "FROM is an adapter: write the model that it and its base model make");
   command->add_flag("--weights-only{false}", o->optimizer, "leave the optimizer state behind");
   command->add_option("--config", o->setup,
                       "directory of config.json and tokenizer files; without: FROM");
-  command->callback([&action, o, dtype] { action = [o, dtype] { return convert(*o, *dtype); }; });
+  command->callback([&action, o, dtype, merges] {
+    action = [o, dtype, merges] { return convert(*o, *dtype, *merges); };
+  });
 }
 
 }  // namespace shoal::app

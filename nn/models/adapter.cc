@@ -20,9 +20,6 @@
 namespace shoal::nn {
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
-constexpr const char* kWeightsFile = "adapter_model.safetensors";
-
 // Fields that change no number here. PEFT writes all of its fields; any other that is neither read
 // below nor empty belongs to a variant of LoRA.
 constexpr std::array<std::string_view, 11> kOfNoNumber = {
@@ -56,7 +53,7 @@ bool is_empty(const nlohmann::json& value) {
 }
 
 std::string adapter_name(const Parameter& parameter) {
-  return std::string(kPrefix) + parameter.name();
+  return std::string(kAdapterPrefix) + parameter.name();
 }
 
 // PEFT's GPT-2 keeps weights as [in, out].
@@ -86,22 +83,6 @@ nlohmann::json config_of(const Module& model) {
       {"inference_mode", true}};
 }
 
-// Where the base model is: the model's own adapters know it, or else the file does.
-std::string base_of(const std::string& directory, const std::vector<LinearLike*>& layers) {
-  if (!layers.empty())
-    if (const auto& given = layers.front()->lora()->config().given;
-        given && !given->base_directory.empty())
-      return given->base_directory;
-  const LoraOptions options = read_adapter_config(directory);
-  if (options.base_directory.empty())
-    throw Error(ErrorCode::not_found,
-                fmt::format("{} adapts {}, which is no directory", directory,
-                            shortened(options.base_model_name_or_path)),
-                fmt::format("let base_model_name_or_path in its {} name the base model's directory",
-                            kAdapterConfigFile));
-  return options.base_directory;
-}
-
 // A layer's factors in a file.
 struct Factors {
   Tensor a, b;
@@ -115,15 +96,13 @@ Tensor as_f32(const ConstView& from, MemoryResource& memory) {
   return made;
 }
 
-// W + scale·B·A in f32.
-Tensor merged(const ConstView& weight, const Factors& factors, float scale,
-              MemoryResource& memory) {
-  const bool transposed = factors.transposed;
+// W + scale·B·A in f32. `transposed`: W is [out, in].
+Tensor merged(const ConstView& weight, const ConstView& factor_a, const ConstView& factor_b,
+              bool transposed, float scale, MemoryResource& memory) {
   const std::int64_t out = weight.shape[transposed ? 0 : 1], in = weight.shape[transposed ? 1 : 0],
-                     r = factors.a.shape()[0];
+                     r = factor_a.shape[0];
   Tensor sum = as_f32(weight, memory);
-  const Tensor a = as_f32(factors.a.const_view(), memory),
-               b = as_f32(factors.b.const_view(), memory);
+  const Tensor a = as_f32(factor_a, memory), b = as_f32(factor_b, memory);
   auto* const w = sum.data<float>();
   std::vector<float> row(static_cast<std::size_t>(in));
   for (std::int64_t o = 0; o < out; ++o) {
@@ -151,7 +130,8 @@ void linear_layers(const Module& module, std::vector<const LinearLike*>& layers)
 class AdapterFile {
  public:
   AdapterFile(const std::string& directory, const Module& model)
-      : path_(fmt::format("{}/{}", directory, kWeightsFile)), file_(SafetensorsFile::open(path_)) {
+      : path_(fmt::format("{}/{}.safetensors", directory, kAdapterWeights)),
+        file_(SafetensorsFile::open(path_)) {
     for (const LinearLike* layer : adapted_layers(model))
       for (const Parameter* factor : {&layer->lora()->a(), &layer->lora()->b()})
         if (!file_->contains(adapter_name(*factor)))
@@ -190,8 +170,8 @@ class AdapterFile {
     return tensor;
   }
   void take_factors(const LinearLike& layer) {
-    const std::string a = fmt::format("{}{}.lora_A.weight", kPrefix, layer.path()),
-                      b = fmt::format("{}{}.lora_B.weight", kPrefix, layer.path());
+    const std::string a = fmt::format("{}{}.lora_A.weight", kAdapterPrefix, layer.path()),
+                      b = fmt::format("{}{}.lora_B.weight", kAdapterPrefix, layer.path());
     if (!file_->contains(a) || !file_->contains(b)) return;
     const auto [weight, transposed, whole_inner] = layer.adaptable();
     const Shape& shape = weight->whole_shape();
@@ -212,6 +192,10 @@ class AdapterFile {
 
 bool is_adapter(const std::string& directory) {
   return path_exists(fmt::format("{}/{}", directory, kAdapterConfigFile));
+}
+
+std::string config_name(const Module& model) {
+  return adapted_layers(model).empty() ? "config.json" : std::string(kAdaptedConfigFile);
 }
 
 LoraOptions read_adapter_config(const std::string& directory) {
@@ -252,12 +236,27 @@ LoraOptions read_adapter_config(const std::string& directory) {
   return options;
 }
 
+std::string adapted_directory(const std::string& directory, const Module& model) {
+  const std::vector<LinearLike*> layers = adapted_layers(model);
+  if (!layers.empty())
+    if (const auto& given = layers.front()->lora()->config().given;
+        given && !given->base_directory.empty())
+      return given->base_directory;
+  const LoraOptions options = read_adapter_config(directory);
+  if (options.base_directory.empty())
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} adapts {}, which is no directory", directory,
+                            shortened(options.base_model_name_or_path)),
+                fmt::format("let base_model_name_or_path in its {} name the base model's directory",
+                            kAdapterConfigFile));
+  return options.base_directory;
+}
+
 LoadReport load_adapter(const std::string& directory, const Module& model, const WeightNames& names,
                         const AssignParameter& assign) {
-  const std::vector<LinearLike*> layers = adapted_layers(model);
   const LoraOptions options = read_adapter_config(directory);
   const AdapterFile file(directory, model);
-  const std::string base = base_of(directory, layers);
+  const std::string base = adapted_directory(directory, model);
   SHOAL_CHECK(!is_adapter(base), "{} adapts {}, which is an adapter too", directory, base);
   const float scale = lora_scale(options);
   const auto host = make_host_memory();
@@ -266,7 +265,10 @@ LoadReport load_adapter(const std::string& directory, const Module& model, const
         if (file.whole.contains(&parameter)) return;
         const auto found = file.factors.find(&parameter);
         if (found == file.factors.end()) return assign(parameter, value);
-        assign(parameter, merged(value, found->second, scale, *host).const_view());
+        const auto& [a, b, transposed] = found->second;
+        assign(
+            parameter,
+            merged(value, a.const_view(), b.const_view(), transposed, scale, *host).const_view());
       });
   for (Parameter* parameter : model.parameters())
     if (const auto found = file.whole.find(parameter); found != file.whole.end()) {
@@ -274,6 +276,17 @@ LoadReport load_adapter(const std::string& directory, const Module& model, const
       std::erase(report.missing, parameter->name());
     }
   return report;
+}
+
+Tensor merged_weight(const LinearLike& layer, const ConstView& weight, const ConstView& a,
+                     const ConstView& b, MemoryResource& memory) {
+  return merged(weight, a, b, layer.adaptable().transposed, layer.lora()->config().scale, memory);
+}
+
+void save_adapter_config(const std::string& directory, const Module& model) {
+  if (!adapted_layers(model).empty())
+    write_file_atomically(fmt::format("{}/{}", directory, kAdapterConfigFile),
+                          config_of(model).dump(2) + "\n");
 }
 
 std::vector<std::string> save_adapter(const std::string& directory, const Module& model,
@@ -286,12 +299,11 @@ std::vector<std::string> save_adapter(const std::string& directory, const Module
     entries.push_back(make_entry(name, value(*parameter).dtype, parameter->whole_shape()));
     by_name.emplace(name, parameter);
   }
-  write_file_atomically(fmt::format("{}/{}", directory, kAdapterConfigFile),
-                        config_of(model).dump(2) + "\n");
+  save_adapter_config(directory, model);
   std::vector<std::string> written = write_sharded_safetensors(
       directory, std::move(entries),
       [&](const std::string& name) { return value(*by_name.at(name)); },
-      std::numeric_limits<std::int64_t>::max(), "adapter_model");
+      std::numeric_limits<std::int64_t>::max(), kAdapterWeights);
   written.emplace_back(kAdapterConfigFile);
   return written;
 }

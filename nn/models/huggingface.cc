@@ -137,12 +137,17 @@ AssignParameter assign_values(Context& context) {
   };
 }
 
+DType saved_dtype(const Module& model, const ParameterValue& value) {
+  const std::vector<LinearLike*> layers = adapted_layers(model);
+  return value(layers.empty() ? *model.parameters().front() : layers.front()->lora()->a()).dtype;
+}
+
 std::vector<std::string> save_weights(const std::string& directory, const Module& model,
                                       const ParameterValue& value, std::int64_t max_shard_bytes,
                                       const WeightCopies& copies) {
   if (!adapted_layers(model).empty()) return save_adapter(directory, model, value);
   const std::vector<Parameter*> parameters = model.parameters();
-  const DType dtype = value(*parameters.front()).dtype;
+  const DType dtype = saved_dtype(model, value);
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, const Parameter*> by_name;
   for (const Parameter* parameter : parameters) {

@@ -53,6 +53,8 @@ LoadReport load_weights(const std::string& directory, const Module& model, const
 // Casts into parameter.value, which must exist.
 AssignParameter assign_values(Context& context);
 
+// The dtype of the values that save_weights() writes: of a model with adapters, that of these.
+DType saved_dtype(const Module& model, const ParameterValue& value);
 // Additional tensor names, each with the parameter whose values it repeats.
 using WeightCopies = std::vector<std::pair<std::string, std::string>>;
 

@@ -210,6 +210,47 @@ TEST_F(ShoalPairs, BartLearnsToLeaveNoiseOut) {
   EXPECT_EQ(json_of(out() + "/generation_config.json")["decoder_start_token_id"], 1);
 }
 
+TEST_F(ShoalPairs, AdaptersLearnOnAFrozenModel) {
+  const std::string train = write_translations("train.jsonl", reversed(200, 5));
+  const auto words = [&](const std::vector<std::string>& model, const std::string& to,
+                         const std::vector<std::string>& more) {
+    return learns(
+        model, overlaid(overlaid(languages(),
+                                 {"--train_file", train, "--validation_file", train, "--max_steps",
+                                  "30", "--predict_with_generate", "false", "--output_dir", to}),
+                        more));
+  };
+  for (const auto& model : {tiny_t5(), tiny_bart()}) {
+    SCOPED_TRACE(model[1]);
+    const std::string base = mine_ / (model[1] + "-base"), adapter = mine_ / (model[1] + "-lora");
+    const auto made = shoal(words(model, base, {}));
+    ASSERT_EQ(made.status, 0) << made.err;
+    const auto trained =
+        shoal(words({"--model_name_or_path", base}, adapter,
+                    {"--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_alpha", "16",
+                     "--max_steps", "60", "--learning_rate", "1e-2"}));
+    ASSERT_EQ(trained.status, 0) << trained.err;
+    EXPECT_EQ(json_of(adapter + "/adapter_config.json")["task_type"], "SEQ_2_SEQ_LM");
+    const double loss = json_of(adapter + "/eval_results.json")["eval_loss"];
+    EXPECT_LT(loss, json_of(base + "/eval_results.json")["eval_loss"].get<double>() - 0.1);
+    const auto merged = shoal({"checkpoint", "convert", adapter, adapter + "-merged", "--merge"});
+    ASSERT_EQ(merged.status, 0) << merged.err;
+    std::vector<std::string> texts;
+    for (const std::string& directory : {adapter, adapter + "-merged"}) {
+      const auto measured =
+          shoal(overlaid({"evaluate", "-m", directory, train, "--json", "--max-source-length", "32",
+                          "--max-target-length", "16"},
+                         languages()));
+      ASSERT_EQ(measured.status, 0) << measured.err;
+      EXPECT_NEAR(json::parse(measured.out)["eval_loss"], loss, 1e-3);
+      const auto text = shoal({"generate", "-m", directory, "-p", "red sun one", "--greedy"});
+      ASSERT_EQ(text.status, 0) << text.err;
+      texts.push_back(text.out);
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
 // Rows are copied so that each rank predicts several, and their number is odd.
 TEST_F(ShoalPairs, RanksLearnAndPredictAsOneDoes) {
   const std::vector<Pair> held_out = reversed(11, 79);

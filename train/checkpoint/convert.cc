@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/byte_source.h"
@@ -82,7 +83,7 @@ class Converter {
     else
       write_whole(transaction.directory());
     refuse_overflows();
-    check_target();  // commit() would move aside a directory created meanwhile
+    check_is_new(options_.to);  // commit() would move aside a directory created meanwhile
     transaction.commit();
     for (const Item& item : items_) ++(item.is_state ? out_.states : out_.tensors);
     out_.bytes = done_;
@@ -103,7 +104,7 @@ class Converter {
         !o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16,
         "weights are not converted to {}", to_string(*o.dtype));
     if (!is_directory(o.from)) throw_error(ErrorCode::not_found, "{} is not a directory", o.from);
-    check_target();
+    check_is_new(o.to);
     // Only the weights of a transformers checkpoint are read.
     if (is_transformers_checkpoint(o.from)) return;
     if (path_exists(o.from + "/" + std::string(kCompleteMarker)) ||
@@ -111,13 +112,6 @@ class Converter {
       if (const auto problem = checkpoint_problem(o.from, true))
         throw Error(ErrorCode::corrupt_data, fmt::format("{}: {}", o.from, *problem),
                     "`shoal checkpoint inspect --verify` shows what is there");
-  }
-
-  void check_target() const {
-    const std::string& to = options_.to;
-    if (path_exists(to) && !(is_directory(to) && list_directory(to).empty()))
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} exists already", to),
-                  "nothing is overwritten: choose another name, or remove it");
   }
 
   // Copies all files except weights, the marker, and the run's state if optimizer state is left
@@ -131,8 +125,9 @@ class Converter {
         continue;
       copy_file(path, directory + "/" + name);
       out_.carried.push_back(name);
-      if (name != "config.json") continue;
+      if (name != "config.json" && name != nn::kAdapterConfigFile) continue;
       has_config = true;
+      if (name != "config.json") continue;
       if (options_.dtype) set_dtype(directory + "/" + name);
     }
     for (const DirectoryEntry& entry : list_directory_if_there(from + "/" + kTemplates)) {
@@ -227,14 +222,23 @@ class Converter {
   }
 
   void write_whole(const std::string& directory) {
+    const bool adapts = nn::is_adapter(options_.from);
+    const std::string prefix(adapts ? nn::kAdapterPrefix : "");
     std::vector<SafetensorsEntry> weights, states;
     for (const Item& item : items_)
-      (item.is_state ? states : weights).push_back(make_entry(item.name, item.dtype, item.shape));
+      if (item.is_state)
+        states.push_back(make_entry(item.name, item.dtype, item.shape));
+      else
+        weights.push_back(make_entry(prefix + item.name, item.dtype, item.shape));
     const auto value = [this](const std::string& name) {
       const Item& item = item_named(name);
       return read(item, whole_tensor(name, item.shape, item.dtype));
     };
-    write_sharded_safetensors(directory, std::move(weights), value, options_.max_file_bytes);
+    write_sharded_safetensors(
+        directory, std::move(weights),
+        [&](const std::string& name) { return value(name.substr(prefix.size())); },
+        adapts ? std::numeric_limits<std::int64_t>::max() : options_.max_file_bytes,
+        adapts ? nn::kAdapterWeights : "model");
     if (states.empty()) return;
     const fs::path stem = fs::path(kOptimizerStateFile).stem();
     write_sharded_safetensors(directory, std::move(states), value,
@@ -276,6 +280,12 @@ class Converter {
 };
 
 }  // namespace
+
+void check_is_new(const std::string& to) {
+  if (path_exists(to) && !(is_directory(to) && list_directory(to).empty()))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} exists already", to),
+                "nothing is overwritten: choose another name, or remove it");
+}
 
 Conversion convert_checkpoint(const ConvertOptions& options) { return Converter(options).run(); }
 

@@ -33,10 +33,14 @@ struct Conversion {
   std::vector<std::string> notes = {};
 };
 
-// First verifies the checksums of `from`, if it has any. `to` appears complete, with a marker that
-// lists checksums, or not at all. Throws invalid_argument if `to` exists and is not an empty
-// directory, or if values of `from` overflow in `dtype`, naming their tensors. Throws corrupt_data
-// if `from` is incomplete, naming the missing parts.
+// Throws invalid_argument if `to` exists and is not an empty directory.
+void check_is_new(const std::string& to);
+
+// An adapter (nn/models/adapter.h) stays one, in parts or whole. First verifies the checksums of
+// `from`, if it has any. `to` appears complete, with a marker that lists checksums, or not at all.
+// Throws invalid_argument if `to` exists and is not an empty directory, or if values of `from`
+// overflow in `dtype`, naming their tensors. Throws corrupt_data if `from` is incomplete, naming
+// the missing parts.
 Conversion convert_checkpoint(const ConvertOptions& options);
 
 }  // namespace shoal

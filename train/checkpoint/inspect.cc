@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
@@ -129,25 +130,33 @@ class Inspection {
 
   void read_whole() {
     std::set<std::string> paths;
-    try {
-      const auto model = ShardedSafetensors::open(directory_);
-      for (const auto& file : model.files()) paths.insert(file->path());
-    } catch (const Error& problem) {
-      if (problem.code() == ErrorCode::not_found && !has(kCompleteMarker) &&
-          !has("model.safetensors.index.json"))
-        throw Error(ErrorCode::not_found,
-                    fmt::format("{} is no checkpoint: it has no shards and no model.safetensors",
-                                directory_),
-                    "a checkpoint is a Hugging Face directory, a checkpoint-N of a run, or a "
-                    "directory of shards");
-      out_.problems.emplace_back(problem.what());
-      for (const CheckpointFile& file : out_.files)
-        if (file.name.starts_with("model") && file.name.ends_with(".safetensors"))
-          paths.insert(directory_ + "/" + file.name);
-    }
+    if (nn::is_adapter(directory_)) {
+      const std::string name = fmt::format("{}.safetensors", nn::kAdapterWeights);
+      if (has(name))
+        paths.insert(directory_ + "/" + name);
+      else
+        out_.problems.push_back("missing: " + name);
+      out_.notes.emplace_back("an adapter: adapter_config.json names the model that it is for");
+    } else
+      try {
+        const auto model = ShardedSafetensors::open(directory_);
+        for (const auto& file : model.files()) paths.insert(file->path());
+      } catch (const Error& problem) {
+        if (problem.code() == ErrorCode::not_found && !has(kCompleteMarker) &&
+            !has("model.safetensors.index.json"))
+          throw Error(ErrorCode::not_found,
+                      fmt::format("{} is no checkpoint: it has no shards and no model.safetensors",
+                                  directory_),
+                      "a checkpoint is a Hugging Face directory, a checkpoint-N of a run, or a "
+                      "directory of shards");
+        out_.problems.emplace_back(problem.what());
+        for (const CheckpointFile& file : out_.files)
+          if (file.name.starts_with("model") && file.name.ends_with(".safetensors"))
+            paths.insert(directory_ + "/" + file.name);
+      }
     if (has(kOptimizerStateFile)) paths.insert(directory_ + "/" + std::string(kOptimizerStateFile));
     for (const std::string& path : paths) read_file(path);
-    if (!has("config.json"))
+    if (!has("config.json") && !nn::is_adapter(directory_))
       out_.problems.emplace_back("missing: config.json, without which nothing can open it");
   }
 

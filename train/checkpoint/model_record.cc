@@ -64,8 +64,9 @@ nlohmann::json as_known(const nlohmann::json& file, const nlohmann::json& config
 
 std::vector<std::string> check_same_model(const std::string& directory,
                                           const nlohmann::json& configuration,
-                                          const KnownFields& known) {
-  const std::string path = directory + "/config.json";
+                                          const KnownFields& known,
+                                          const std::string& config_name) {
+  const std::string path = fmt::format("{}/{}", directory, config_name);
   if (!configuration.is_object() || !path_exists(path)) return {};
   const nlohmann::json file = read_json_file(path);
   if (!file.is_object())

@@ -21,11 +21,14 @@ using KnownFields =
 // `known` reads the checkpoint's config.json in the same way. Throws invalid_argument, on one line,
 // with each field that differs and both values.
 //
+// `config_name`: the file's name in the checkpoint.
+//
 // Fields that only one side has are ignored, as are fields that do not affect computation (names,
 // dtypes, initial values). Dropout may change: the function returns such fields as "resid_pdrop is
 // 0.1 in .., and 0 here". A checkpoint without config.json is not compared.
 std::vector<std::string> check_same_model(const std::string& checkpoint_directory,
                                           const nlohmann::json& configuration,
-                                          const KnownFields& known);
+                                          const KnownFields& known,
+                                          const std::string& config_name = "config.json");
 
 }  // namespace shoal

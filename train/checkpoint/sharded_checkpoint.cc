@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/nearest.h"
 #include "shoal/runtime/base/shortened.h"
@@ -206,17 +207,24 @@ ShardedCheckpoint ShardedCheckpoint::open(const std::string& directory) {
 ShardedCheckpoint ShardedCheckpoint::open_full(const std::string& directory) {
   ShardedCheckpoint checkpoint;
   checkpoint.directory_ = directory;
-  checkpoint.files_ = ShardedSafetensors::open(directory).files();
+  const bool adapts = nn::is_adapter(directory);
+  if (adapts)
+    checkpoint.files_ = {
+        SafetensorsFile::open(fmt::format("{}/{}.safetensors", directory, nn::kAdapterWeights))};
+  else
+    checkpoint.files_ = ShardedSafetensors::open(directory).files();
   const std::string optimizer = directory + "/" + std::string(kOptimizerStateFile);
   if (path_exists(optimizer)) checkpoint.files_.push_back(SafetensorsFile::open(optimizer));
   for (const auto& file : checkpoint.files_)
     for (const SafetensorsEntry& entry : file->entries()) {
       const Shape shape{std::span<const std::int64_t>(entry.sizes)};
       const DType dtype = dtype_from_safetensors(entry.dtype, entry.name);
-      if (!checkpoint.tensors_.emplace(entry.name, Description{shape, dtype, 1}).second)
+      std::string name = entry.name;
+      if (adapts && name.starts_with(nn::kAdapterPrefix)) name.erase(0, nn::kAdapterPrefix.size());
+      if (!checkpoint.tensors_.emplace(name, Description{shape, dtype, 1}).second)
         throw_error(ErrorCode::corrupt_data, "{}: tensor '{}' is in two files", directory,
-                    shortened(entry.name));
-      checkpoint.add_part({whole_tensor(entry.name, shape, dtype), entry.name}, file);
+                    shortened(name));
+      checkpoint.add_part({whole_tensor(name, shape, dtype), entry.name}, file);
     }
   return checkpoint;
 }

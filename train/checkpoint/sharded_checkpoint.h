@@ -59,8 +59,8 @@ class ShardedCheckpoint {
   // different saves (write_shard), or if elements are in no shard or in two. Throws io if the
   // directory cannot be listed.
   static ShardedCheckpoint open(const std::string& directory);
-  // Opens a directory of whole tensors: model.safetensors or its parts, and optimizer.safetensors
-  // if present.
+  // Opens a directory of whole tensors: model.safetensors or its parts, or an adapter, whose
+  // tensors get the names of the model's parameters; and optimizer.safetensors if present.
   static ShardedCheckpoint open_full(const std::string& directory);
 
   struct Description {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -9,6 +11,7 @@
 
 #include <fmt/ranges.h>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/nn/models/causal_lm.h"
 #include "shoal/nn/models/encoder/config.h"
 #include "shoal/nn/models/gpt2/presets.h"
@@ -87,10 +90,101 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   return *said;
 }
 
+// PEFT's name of the task, and the heads that are trained whole because they may be new.
+void name_task(nn::LoraOptions& lora, TaskKind kind) {
+  const auto add_heads = [&](std::initializer_list<const char*> names) {
+    lora.modules_to_save.insert(lora.modules_to_save.end(), names.begin(), names.end());
+  };
+  switch (kind) {
+    case TaskKind::causal_lm:
+      lora.task_type = "CAUSAL_LM";
+      break;
+    case TaskKind::masked_lm:
+      break;  // PEFT has no name for it
+    case TaskKind::text_classification:
+      lora.task_type = "SEQ_CLS";
+      add_heads({"classifier", "score", "pre_classifier"});
+      break;
+    case TaskKind::token_classification:
+      lora.task_type = "TOKEN_CLS";
+      add_heads({"classifier", "score"});
+      break;
+    case TaskKind::question_answering:
+      lora.task_type = "QUESTION_ANS";
+      add_heads({"qa_outputs"});
+      break;
+    case TaskKind::summarization:
+    case TaskKind::translation:
+      lora.task_type = "SEQ_2_SEQ_LM";
+      break;
+  }
+}
+
+// A lora option without lora_r would have no effect.
+void check_lora(const ModelArguments& a) {
+  const ModelArguments defaults;
+  if (a.lora_r > 0 ||
+      (a.lora_alpha == defaults.lora_alpha && a.lora_dropout == 0 && !a.use_rslora &&
+       a.lora_target_modules.empty() && a.lora_modules_to_save.empty()))
+    return;
+  throw Error(ErrorCode::invalid_argument, "a lora option is given, but lora_r is 0",
+              "give --lora_r 8, or leave the others out");
+}
+
+nn::LoraOptions new_adapters(const ModelArguments& a, const ChosenModel& model) {
+  if (model.initial_weights.empty())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("lora_r is {}, but a new model has no weights to adapt", a.lora_r),
+                "give model_name_or_path, or leave lora_r out");
+  nn::LoraOptions lora{.r = a.lora_r,
+                       .lora_alpha = a.lora_alpha,
+                       .lora_dropout = a.lora_dropout,
+                       .use_rslora = a.use_rslora,
+                       .target_modules = a.lora_target_modules,
+                       .modules_to_save = a.lora_modules_to_save,
+                       .base_model_name_or_path = a.asked_model,
+                       .base_directory = model.initial_weights};
+  if (lora.base_model_name_or_path.empty())
+    lora.base_model_name_or_path = std::filesystem::absolute(model.initial_weights).string();
+  name_task(lora, model.kind);
+  return lora;
+}
+
 }  // namespace
 
+bool has_tokenizer(const std::string& directory) {
+  constexpr std::array kFiles = {"tokenizer.json", "vocab.txt", "spiece.model", "tokenizer.model",
+                                 "vocab.json"};
+  return std::ranges::any_of(kFiles,
+                             [&](const char* name) { return path_exists(directory + "/" + name); });
+}
+
+ModelPlace place_of(const std::string& directory) {
+  ModelPlace place{.weights = directory,
+                   .config = directory + "/config.json",
+                   .files = directory,
+                   .tokenizer = directory};
+  if (!nn::is_adapter(directory)) return place;
+  place.lora = nn::read_adapter_config(directory);
+  const std::string& name = place.lora->base_model_name_or_path;
+  const std::string base = local_model(name);
+  if (!path_exists(base))
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("{} adapts '{}': {}", directory, shortened(name), not_found_anywhere(name)),
+        fmt::format("bring that model there, or change base_model_name_or_path in the "
+                    "adapter's {}",
+                    nn::kAdapterConfigFile));
+  place.lora->base_directory = model_directory(base);
+  const std::string own = fmt::format("{}/{}", directory, nn::kAdaptedConfigFile);
+  place.config = path_exists(own) ? own : place.whole() + "/config.json";
+  if (!path_exists(directory + "/generation_config.json")) place.files = place.whole();
+  if (!has_tokenizer(directory)) place.tokenizer = place.whole();
+  return place;
+}
+
 std::string model_directory(const std::string& path) {
-  if (path_exists(path + "/config.json")) return path;
+  if (path_exists(path + "/config.json") || nn::is_adapter(path)) return path;
   if (is_directory(path)) {
     std::vector<DamagedCheckpoint> damaged;
     const auto newest =
@@ -129,13 +223,26 @@ std::string shared_model_directory(const std::string& path, const World& world, 
 
 ChosenModel choose_model(const ModelArguments& arguments) {
   ChosenModel model;
-  if (!arguments.model_name_or_path.empty())
-    model.initial_weights = model_directory(arguments.model_name_or_path);
+  ModelPlace place;
+  check_lora(arguments);
+  if (!arguments.model_name_or_path.empty()) {
+    place = place_of(model_directory(arguments.model_name_or_path));
+    if (place.lora && arguments.lora_r > 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("lora_r is {}, but {} is an adapter already", arguments.lora_r,
+                              place.weights),
+                  "leave lora_r out to train it on, or make it a whole model first: `shoal "
+                  "checkpoint convert --merge`");
+    model.initial_weights = place.weights;
+    model.files = place.files;
+    model.tokenizer = place.tokenizer;
+    model.lora = place.lora;
+  }
   if (!model.initial_weights.empty() && arguments.config_name.empty()) {
     SHOAL_CHECK(arguments.config_overrides.empty(),
                 "config_overrides changes a new model; {} has its configuration",
                 arguments.model_name_or_path);
-    model.source = model.initial_weights + "/config.json";
+    model.source = place.config;
     model.config = with_type(read_json_file(model.source, JsonIntegers::exact),
                              arguments.model_type, model.source);
   } else {
@@ -144,10 +251,10 @@ ChosenModel choose_model(const ModelArguments& arguments) {
                              arguments.config_overrides.find("vocab_size") == std::string::npos;
   }
   check_model_type(model.config, model.source);
-  if (!model.initial_weights.empty())
-    nn::check_sizes(model.config, model.source, model.initial_weights);
+  if (!model.initial_weights.empty()) nn::check_sizes(model.config, model.source, place.whole());
   model.kind = kind_of(arguments, model);
   check_task(model.kind, model.config, model.source);
+  if (arguments.lora_r > 0) model.lora = new_adapters(arguments, model);
   return model;
 }
 

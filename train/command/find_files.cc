@@ -281,7 +281,10 @@ void name_models(RunArguments& arguments, const FetchModel& fetch,
                     how_to_get(found));
       found = fetch(found);
     }
-    if (found != *name) notices.push_back(fmt::format("{}: {}", *name, found));
+    if (found != *name) {
+      notices.push_back(fmt::format("{}: {}", *name, found));
+      if (name == &arguments.model.model_name_or_path) arguments.model.asked_model = *name;
+    }
     *name = std::move(found);
   }
   const std::string& tokenizer = arguments.model.tokenizer_name;

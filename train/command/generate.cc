@@ -39,11 +39,12 @@
 namespace shoal::command {
 namespace {
 
-// Loads a mesh's checkpoint, whose shards together contain every tensor.
-void load_parts(const std::string& directory, nn::Chain& model) {
+// Loads a mesh's checkpoint, whose shards together contain every tensor, or all of an adapter.
+void load_parts(const std::string& directory, nn::Chain& model, bool adapts) {
   const auto checkpoint = ShardedCheckpoint::open(directory);
   std::set<std::string> wanted;
   for (nn::Parameter* parameter : model.parameters()) {
+    if (adapts && !parameter->trainable()) continue;
     wanted.insert(parameter->name());
     checkpoint.read(whole_tensor(parameter->name(), parameter->shape(), parameter->value.dtype()),
                     parameter->value.view());
@@ -54,9 +55,10 @@ void load_parts(const std::string& directory, nn::Chain& model) {
   if (!report.unexpected.empty()) log::warn("{}: {}", directory, nn::describe(report));
 }
 
-nlohmann::json checked_config(const std::string& directory, const std::string& source) {
+nlohmann::json checked_config(const ModelPlace& place) {
+  const std::string &directory = place.weights, &source = place.config;
   nlohmann::json config = nn::with_model_type(read_json_file(source), source);
-  nn::check_sizes(config, source, directory);
+  nn::check_sizes(config, source, place.whole());
   const std::optional<TaskKind> kind = task_of(config);
   if (kind == TaskKind::text_classification || kind == TaskKind::question_answering ||
       kind == TaskKind::token_classification)
@@ -69,7 +71,7 @@ nlohmann::json checked_config(const std::string& directory, const std::string& s
 
 // A model with its memory and kernels, in f32 or bf16.
 struct LoadedModel {
-  LoadedModel(const std::string& directory, bool bf16)
+  LoadedModel(const ModelPlace& place, bool bf16)
       : host(make_host_memory()),
         pool(*host),
         kernels(kernels::make_cpu_kernels(
@@ -78,27 +80,29 @@ struct LoadedModel {
                             : available_cores(),
              .memory = &pool})),
         context(*kernels, pool, dispatcher) {
-    const std::string source = directory + "/config.json";
-    const nlohmann::json config = checked_config(directory, source);
+    const std::string& source = place.config;
+    const nlohmann::json config = checked_config(place);
     context.mode = nn::Mode::evaluate;
     if (const std::string why = kernels::emulation(*kernels, DType::bf16); bf16 && !why.empty())
       log::warn("bf16 is emulated ({}): f32 is faster; leave --bf16 out", why);
     const DType dtype = bf16 ? DType::bf16 : DType::f32;
     if (nn::is_encoder_decoder_type(nn::model_type_of(config)))
-      load(directory, dtype,
+      load(place, dtype,
            *(encoder_decoder = std::make_unique<nn::EncoderDecoder>(
                  nn::EncoderDecoderConfig::from_json(config, source))));
     else
-      load(directory, dtype, *(decoder = nn::make_causal_lm(config, source)));
+      load(place, dtype, *(decoder = nn::make_causal_lm(config, source)));
   }
   template <typename Model>
-  void load(const std::string& directory, DType dtype, Model& model) {
+  void load(const ModelPlace& place, DType dtype, Model& model) {
+    const std::string& directory = place.weights;
+    const bool adapts = place.lora.has_value(), in_parts = find_shards(directory).ranks > 0;
+    if (adapts) nn::add_lora(model, *place.lora);
     model.materialize(context, dtype);
-    if (find_shards(directory).ranks > 0) {
-      load_parts(directory, model);
-      return;
-    }
-    const nn::LoadReport report = model.load(directory, nn::assign_values(context));
+    nn::LoadReport report;
+    if (adapts || !in_parts)
+      report = model.load(in_parts ? place.whole() : directory, nn::assign_values(context));
+    if (in_parts) load_parts(directory, model, adapts);
     if (!report.missing.empty())
       throw Error(
           ErrorCode::not_found,
@@ -203,11 +207,11 @@ using Texts = std::vector<std::vector<TokenId>>;
 // A tokenizer with a model, and the user's options.
 class Generator {
  public:
-  Generator(const GenerateOptions& options, const std::string& directory)
+  Generator(const GenerateOptions& options, const ModelPlace& place)
       : options_(options),
-        directory_(directory),
-        tokenizer_(load_tokenizer(options.tokenizer.empty() ? directory : options.tokenizer)),
-        loaded_(directory, options.bf16) {}
+        place_(place),
+        tokenizer_(load_tokenizer(options.tokenizer.empty() ? place.tokenizer : options.tokenizer)),
+        loaded_(place, options.bf16) {}
 
   void continue_one(const std::string& prompt, const GenerateOutput& output) {
     const Texts prompts = {checked_ids(prompt)};
@@ -289,7 +293,7 @@ class Generator {
                                                           "the options") == 0,
                 "the prompt's {} tokens fill all {} positions of the model; shorten it", longest,
                 loaded_.positions());
-    return choose_generation(options_, directory_, *tokenizer_, limits);
+    return choose_generation(options_, place_, *tokenizer_, limits);
   }
   Texts generated(const Texts& prompts, const nn::GenerationOptions& how, std::uint32_t first) {
     if (loaded_.decoder)
@@ -308,7 +312,7 @@ class Generator {
   }
 
   const GenerateOptions& options_;
-  std::string directory_;
+  const ModelPlace& place_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   LoadedModel loaded_;
 };
@@ -327,11 +331,11 @@ std::vector<std::string> read_lines(const std::string& path) {
 }  // namespace
 
 void generate(const GenerateOptions& options, const GenerateOutput& output) {
-  const std::string directory = model_directory(local_model(options.model));
+  const ModelPlace place = place_of(model_directory(local_model(options.model)));
   if (!options.input_ids.empty()) {
     SHOAL_CHECK(!options.prompt, "--prompt and --input-ids are both given; choose one");
     SHOAL_CHECK(!options.logits_out.empty(), "--input-ids needs --logits-out");
-    LoadedModel loaded(directory, options.bf16);
+    LoadedModel loaded(place, options.bf16);
     output.on_message(
         write_logits(loaded, options.logits_out, read_ids(options.input_ids, loaded.pool, loaded)));
     return;
@@ -341,12 +345,12 @@ void generate(const GenerateOptions& options, const GenerateOutput& output) {
   if (!options.prompts.empty()) {
     SHOAL_CHECK(options.logits_out.empty(), "--logits-out takes --prompt or --input-ids");
     const std::vector<std::string> lines = read_lines(options.prompts);
-    Generator(options, directory).continue_all(lines, output);
+    Generator(options, place).continue_all(lines, output);
     return;
   }
   SHOAL_CHECK(options.prompt,
               "give --prompt TEXT or --prompts FILE (or --input-ids FILE with --logits-out)");
-  Generator(options, directory).continue_one(*options.prompt, output);
+  Generator(options, place).continue_one(*options.prompt, output);
 }
 
 }  // namespace shoal::command

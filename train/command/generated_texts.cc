@@ -93,7 +93,7 @@ void check_pairs(const RunArguments& a) {
 std::optional<nn::GenerationOptions> generation_of(const RunArguments& a, RunSetup& setup) {
   if (!learns_pairs(setup.kind)) return std::nullopt;
   nn::EncoderDecoder& model = *setup.task->generator();
-  if (!setup.initial_weights.empty()) model.keep_generation_config(setup.initial_weights);
+  if (!setup.model_files.empty()) model.keep_generation_config(setup.model_files);
   if (const std::string& token = a.data.forced_bos_token; !token.empty())
     model.set_generation_id("forced_bos_token_id",
                             id_of(*setup.tokenizer, "forced_bos_token", token));
@@ -112,15 +112,15 @@ std::optional<nn::GenerationOptions> generation_of(const RunArguments& a, RunSet
                             longest, setup.task->positions()),
                 fmt::format("give --generation_max_length {}", setup.task->positions()));
   nn::GenerationOptions options;
-  const std::string path = setup.initial_weights + "/generation_config.json";
+  const std::string path = setup.model_files + "/generation_config.json";
   if (shares_model(a)) {
-    if (const auto fields = fields_left_out(setup.initial_weights); !fields.empty())
+    if (const auto fields = fields_left_out(setup.model_files); !fields.empty())
       setup.notices.push_back(
           fmt::format("ranks that share a model generate greedily, without {} of "
                       "generation_config.json",
                       fmt::join(fields, ", ")));
   } else {
-    if (!setup.initial_weights.empty() && path_exists(path))
+    if (!setup.model_files.empty() && path_exists(path))
       nn::read_options(read_json_file(path), path, 1, options);
     options.num_beams = a.training.generation_num_beams.value_or(options.num_beams);
   }

@@ -14,9 +14,9 @@
 namespace shoal::command {
 namespace {
 
-std::string source_of(const std::string& directory) {
-  const std::string own = directory + "/generation_config.json";
-  return path_exists(own) ? own : directory + "/config.json";
+std::string source_of(const ModelPlace& place) {
+  const std::string own = place.files + "/generation_config.json";
+  return path_exists(own) ? own : place.config;
 }
 
 void choose_strategy(const GenerateOptions& options, bool encodes, nlohmann::json& fields) {
@@ -55,10 +55,9 @@ std::vector<std::string> stop_strings(const nlohmann::json& fields, const std::s
 
 }  // namespace
 
-nn::GenerationOptions choose_generation(const GenerateOptions& options,
-                                        const std::string& directory, const Tokenizer& tokenizer,
-                                        const TextLimits& limits) {
-  const std::string source = source_of(directory);
+nn::GenerationOptions choose_generation(const GenerateOptions& options, const ModelPlace& place,
+                                        const Tokenizer& tokenizer, const TextLimits& limits) {
+  const std::string source = source_of(place);
   nlohmann::json fields = read_json_file(source);
   SHOAL_CHECK(fields.is_object(), "{} is not a JSON object", source);
   fields.update(options.fields);

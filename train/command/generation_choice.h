@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "shoal/nn/models/generation/options.h"
+#include "shoal/train/command/choose_model.h"
 #include "shoal/train/command/generate.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 
@@ -17,11 +17,10 @@ struct TextLimits {
   std::int64_t room = 0;     // new tokens that fit; warns if fewer fit than wanted
 };
 
-// The fields of the directory's generation_config.json (without one, of its config.json), with the
+// The fields of the model's generation_config.json (without one, of its config.json), with the
 // user's in their place. Sampling options of the user's choose sampling, and num_beams beam search.
 // `tokenizer` must outlive the result.
-nn::GenerationOptions choose_generation(const GenerateOptions& options,
-                                        const std::string& directory, const Tokenizer& tokenizer,
-                                        const TextLimits& limits);
+nn::GenerationOptions choose_generation(const GenerateOptions& options, const ModelPlace& place,
+                                        const Tokenizer& tokenizer, const TextLimits& limits);
 
 }  // namespace shoal::command

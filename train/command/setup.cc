@@ -286,21 +286,28 @@ void check_metric(const RunArguments& a, const RunSetup& setup) {
         fmt::format("use one of {}", fmt::join(names, ", ")));
 }
 
-// load_tokenizer() reads one of these.
-constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.txt", "spiece.model",
-                                        "tokenizer.model", "vocab.json"};
-
 std::shared_ptr<const Tokenizer> tokenizer_of(const RunArguments& a, const ChosenModel& model) {
   const std::string path =
-      !a.model.tokenizer_name.empty() ? a.model.tokenizer_name : model.initial_weights;
+      !a.model.tokenizer_name.empty() ? a.model.tokenizer_name : model.tokenizer;
   const bool text = (!a.data.train_file.empty() && !is_token_file(a.data.train_file)) ||
                     (!a.data.validation_file.empty() && !is_token_file(a.data.validation_file)) ||
                     model.kind != TaskKind::causal_lm;
   if (!a.model.tokenizer_name.empty() || text) return path.empty() ? nullptr : load_tokenizer(path);
-  const bool is_there = std::any_of(
-      kTokenizerFiles.begin(), kTokenizerFiles.end(),
-      [&](const char* name) { return !path.empty() && path_exists(path + "/" + name); });
-  return is_there ? load_tokenizer(path) : nullptr;
+  return !path.empty() && has_tokenizer(path) ? load_tokenizer(path) : nullptr;
+}
+
+// Returns the line for the log.
+std::string add_adapters(nn::Module& model, const nn::LoraOptions& lora) {
+  const std::size_t layers = nn::add_lora(model, lora).size();
+  std::int64_t trained = 0, all = 0;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    const std::int64_t count = parameter->shape().count();
+    all += count;
+    if (parameter->trainable()) trained += count;
+  }
+  return fmt::format("LoRA: adapters of {} layers; {} of {} parameters are trained ({:.2f} %)",
+                     layers, trained, all,
+                     100 * static_cast<double>(trained) / static_cast<double>(all));
 }
 
 std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kind) {
@@ -383,6 +390,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
   ChosenModel model = choose_model(a.model);
   setup.kind = model.kind;
   setup.initial_weights = model.initial_weights;
+  setup.model_files = model.files;
   check_data(a, model.kind);
   check_streaming(a);
   check_one_file(a, model.kind, setup.sources);
@@ -398,6 +406,11 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
   if (setup.samples) setup.samples->name_labels(model.config);
   setup.task = make_task(model.kind, model.config, model.source, setup.tokenizer,
                          {.gradient_checkpointing = a.training.gradient_checkpointing});
+  if (model.lora) {
+    setup.task->keep_files_of(model.files);
+    std::string line = add_adapters(setup.task->module(), *model.lora);
+    if (a.training.do_train) setup.notices.push_back(std::move(line));
+  }
   setup.generation = generation_of(a, setup);
   check_metric(a, setup);
   setup.block_size = block_size_of(a, *setup.task, model.kind);

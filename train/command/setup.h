@@ -47,6 +47,7 @@ struct RunSetup {
   TaskKind kind = TaskKind::causal_lm;
   std::unique_ptr<Task> task;
   std::string initial_weights;                 // a directory; empty: from the seed
+  std::string model_files;                     // ChosenModel::files
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null if tokens are prepared
   std::shared_ptr<const TaskData> samples;     // null: language modelling
   std::shared_ptr<const Dataset> train_dataset, eval_dataset, test_dataset;

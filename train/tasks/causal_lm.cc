@@ -87,7 +87,7 @@ void CausalLmTask::keep_files_of(const std::string& directory) {
 }
 
 void CausalLmTask::save(const std::string& directory, const ValueOf& value) const {
-  model_->save_config(directory, value(*model_->parameters().front()).dtype);
+  model_->save_config(directory, nn::saved_dtype(*model_, value));
   nn::save_weights(directory, *model_, value);
   save_tokenizer_to(directory);
 }

@@ -93,7 +93,7 @@ nn::LoadReport DecoderWithHead::load(const std::string& directory, const Assign&
 }
 
 void DecoderWithHead::save(const std::string& directory, const ValueOf& value) const {
-  model_->save_config(directory, value(*model_->parameters().front()).dtype);
+  model_->save_config(directory, nn::saved_dtype(*model_, value));
   nn::save_weights(directory, *model_, value);
   save_tokenizer_to(directory);
 }

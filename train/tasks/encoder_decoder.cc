@@ -97,7 +97,7 @@ void EncoderDecoderTask::keep_files_of(const std::string& directory) {
 }
 
 void EncoderDecoderTask::save(const std::string& directory, const ValueOf& value) const {
-  model_.save_config(directory, value(*model_.parameters().front()).dtype);
+  model_.save_config(directory, nn::saved_dtype(model_, value));
   nn::save_weights(directory, model_, value);
   save_tokenizer_to(directory);
 }

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;
 constexpr double kMostMebibytes = 1e9;
+constexpr std::int64_t kMaxLoraRank = std::int64_t{1} << 16;
 
 void declare_batches(OptionSet& options, TrainingArguments& a) {
   options.section("training", "Steps and batches")
@@ -387,6 +388,24 @@ void declare_tasks(OptionSet& options, DataArguments& arguments) {
                {.help = "a sample is a line; else lines end to end fill block_size"});
 }
 
+void declare_lora(OptionSet& options, ModelArguments& arguments) {
+  options.section("lora", "Adapters (LoRA)")
+      .integer("lora_r", &arguments.lora_r,
+               {.min = 0,
+                .max = kMaxLoraRank,
+                .help = "train only adapters of this rank; 0: the whole model"})
+      .real("lora_alpha", &arguments.lora_alpha,
+            {.min = 0, .open_min = true, .help = "scales adapters by lora_alpha / lora_r"})
+      .real("lora_dropout", &arguments.lora_dropout,
+            {.min = 0, .max = 1, .open_max = true, .help = "dropout of adapters' inputs"})
+      .list("lora_target_modules", &arguments.lora_target_modules,
+            {.help = "linear layers to adapt, by the ends of their names (q_proj,v_proj), or "
+                     "all-linear; empty: the queries and values of attention"})
+      .list("lora_modules_to_save", &arguments.lora_modules_to_save,
+            {.help = "modules to train whole; a task's head always is"})
+      .boolean("use_rslora", &arguments.use_rslora, {.help = "scale by lora_alpha / sqrt(lora_r)"});
+}
+
 }  // namespace
 
 void declare_options(OptionSet& options, TrainingArguments& arguments) {
@@ -433,6 +452,7 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
       .boolean("allow_download", &arguments.allow_download,
                {.help = "download model and tokenizer from Hugging Face's Hub, or the mirror in "
                         "HF_ENDPOINT, into Hugging Face's cache, if they are not on this machine"});
+  declare_lora(options, arguments);
 }
 
 void declare_options(OptionSet& options, DataArguments& arguments) {

@@ -163,11 +163,18 @@ struct TrainingArguments {
 struct ModelArguments {
   std::string task;                // causal-lm, ...; empty: the task of the model's config.json
   std::string model_name_or_path;  // a Hugging Face directory, including weights
+  std::string asked_model;         // its name on the Hub, if it was found on this machine by that
   std::string config_name;         // a directory, a config.json, or a preset: gpt2-medium
   std::string model_type;          // gpt2, bert, ...: creates a new model
   std::string config_overrides;    // "n_layer=6,n_embd=384"
   std::string tokenizer_name;      // a directory or tokenizer.json
   bool allow_download = false;     // of models that are not on this machine
+
+  // --- adapters (nn/layers/lora.h), with the names of TRL's ModelConfig and PEFT's defaults
+  std::int64_t lora_r = 0;  // 0: the whole model is trained
+  double lora_alpha = 8, lora_dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::string> lora_target_modules, lora_modules_to_save;
 };
 
 struct DataArguments {

@@ -1,5 +1,6 @@
 // Engine: saving and loading.
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/safetensors.h"
 #include "shoal/train/checkpoint/checkpoint_directory.h"
@@ -26,7 +27,7 @@ Engine::Write Engine::snapshot(bool with_optimizer) {
   };
   auto copy = std::make_shared<Copy>();
   MemoryResource& host = parts_.trainer.host();
-  copy->weights = copied(local_weights(*model_, Which::written), host, context_.stream);
+  copy->weights = copied(local_weights(*model_, saved_weights(task_)), host, context_.stream);
   if (with_optimizer)
     copy->moments = copied(local_moments(*optimizer_, Which::written), host, context_.stream);
   if (whole())
@@ -45,6 +46,7 @@ Engine::Write Engine::snapshot(bool with_optimizer) {
     write_local_shards(directory, rank, ranks, copy->weights);
     if (rank != 0) return;
     task->save_setup(directory);
+    nn::save_adapter_config(directory, task->module());
     parallel::write_partition(directory + "/" + kPartitionFile, partition, units);
   };
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shoal/collectives/communicator_options.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/parallel/plan/smp_parameters.h"
 #include "shoal/runtime/base/error.h"
 
@@ -43,6 +44,20 @@ nn::LossScaler make_scaler(const ResolvedRun& a) {
                          .window = a.grad_scaler_growth_interval});
 }
 
+namespace {
+
+// A parameter that is neither loaded nor trained would stay random.
+void check_new_are_trained(const EngineParts& parts, const nn::LoadReport& report) {
+  for (const nn::Parameter* parameter : parts.trainer.task->module().parameters())
+    if (const std::string& name = parameter->name();
+        !parameter->trainable() && std::ranges::count(report.missing, name) > 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is newly initialised, but only adapters are trained", name),
+                  "name its module: --lora_modules_to_save " + name.substr(0, name.rfind('.')));
+}
+
+}  // namespace
+
 void note_loaded(const EngineParts& parts, const std::string& directory,
                  const nn::LoadReport& report) {
   const std::string text = nn::describe(report);
@@ -53,6 +68,8 @@ void note_loaded(const EngineParts& parts, const std::string& directory,
                             parts.trainer.task->describe(), text),
                 "train that head first, or give a model that has it");
   parts.say(fmt::format("{}: {}", directory, text));
+  if (!nn::adapted_layers(parts.trainer.task->module()).empty())
+    check_new_are_trained(parts, report);
 }
 
 parallel::ReducerOptions reducer_options(const EngineParts& parts) {

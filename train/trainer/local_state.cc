@@ -1,15 +1,22 @@
 #include "shoal/train/trainer/local_state.h"
 
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/layers/lora.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/trainer/directories.h"
 
 namespace shoal {
 
+Which saved_weights(Task& task) {
+  return nn::adapted_layers(task.module()).empty() ? Which::written : Which::trained;
+}
+
 std::vector<LocalShard> local_weights(const parallel::ParallelModel& model, Which which) {
   std::vector<LocalShard> all;
-  for (const auto& runs : {model.owned(), model.frozen()})
+  std::vector<std::vector<parallel::OwnedRun>> found = {model.owned()};
+  if (which != Which::trained) found.push_back(model.frozen());
+  for (const auto& runs : found)
     for (const parallel::OwnedRun& run : runs) {
       const Tensor& master = run.segment.master;
       if (which == Which::all || run.writes)
@@ -31,7 +38,7 @@ std::vector<LocalShard> local_moments(const parallel::DistributedOptimizer& opti
   return all;
 }
 
-void save_whole_model(const parallel::ParallelModel& model, const Task& task,
+void save_whole_model(const parallel::ParallelModel& model, Task& task,
                       const std::string& directory, MemoryResource& host, Stream stream) {
   collectives::Communicator& world = model.mesh().world();
   // If this run dies now, the next run removes a directory with such a name.
@@ -42,7 +49,7 @@ void save_whole_model(const parallel::ParallelModel& model, const Task& task,
     make_directories(in_parts, "choose another --output_dir or its permissions");
   }
   world.host().barrier()->wait();
-  std::vector<LocalShard> written = local_weights(model, Which::written);
+  std::vector<LocalShard> written = local_weights(model, saved_weights(task));
   for (LocalShard& one : written) one.tensor = nn::on_host(one.tensor, host, stream);
   write_local_shards(in_parts, world.rank(), world.size(), written);
   world.host().barrier()->wait();

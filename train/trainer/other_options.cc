@@ -101,7 +101,9 @@ constexpr std::array kRefused = {
     Refusal{"torch_dtype", "use bf16 or fp16"},
     Refusal{"padding_free", "packing keeps the documents of a block apart; else batches are padded",
             true},
-    Refusal{"use_lora", "adapters are not built", true},
+    Refusal{"use_lora", "set lora_r", true},
+    Refusal{"use_peft", "set lora_r", true},
+    Refusal{"use_dora", "LoRA and rsLoRA are built", true},
 };
 
 using Synonym = std::pair<const char*, const char*>;
@@ -142,7 +144,8 @@ constexpr std::array kSynonyms = {Synonym{"lr", "learning_rate"},
                                   Synonym{"log_interval", "logging_steps"},
                                   Synonym{"eval_interval", "eval_steps"},
                                   Synonym{"save_interval", "save_steps"},
-                                  Synonym{"random_seed", "seed"}};
+                                  Synonym{"random_seed", "seed"},
+                                  Synonym{"lora_rank", "lora_r"}};
 
 bool asks_for_nothing(const std::string& value) {
   static constexpr std::array words = {"",      "none", "null", "no",     "false",

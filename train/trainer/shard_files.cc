@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/safetensors.h"
@@ -78,12 +79,15 @@ constexpr const char* kOtherModel =
     "checkpoint convert` makes of it";
 
 // Checks the whole model, as load_weights() does with whole tensors, so that every rank finds the
-// same problems. Returns the names that the model does not use.
+// same problems. A checkpoint of adapters has only what is trained. Returns the names that the
+// model does not use.
 std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const nn::Module& model,
                                     const std::string& directory) {
   std::set<std::string> known;
   std::vector<std::string> missing, mismatched, unexpected;
+  const bool adapts = nn::is_adapter(directory);
   for (const nn::Parameter* parameter : model.parameters()) {
+    if (adapts && !parameter->trainable()) continue;
     const std::string& name = parameter->name();
     known.insert(name);
     const auto found = checkpoint.tensors().find(name);
@@ -116,20 +120,29 @@ std::vector<std::string> check_fits(const ShardedCheckpoint& checkpoint, const n
 
 nn::LoadReport read_weights(const std::string& directory, Task& task, kernels::Kernels& kernels,
                             std::span<const LocalShard> into) {
-  if (is_in_parts(directory)) {
-    const auto checkpoint = ShardedCheckpoint::open(directory);
-    nn::LoadReport report;
-    task.keep_files_of(directory);
-    report.unexpected = check_fits(checkpoint, task.module(), directory);
-    read_local_shards(checkpoint, into, kernels.stream());
-    return report;
-  }
   std::multimap<std::string, const LocalShard*> by_name;
   for (const LocalShard& part : into) by_name.emplace(part.shard.name, &part);
-  return task.load(directory, [&](const nn::Parameter& parameter, const ConstView& from) {
-    const auto [first, last] = by_name.equal_range(parameter.name());
-    for (auto it = first; it != last; ++it) fill(*it->second, from, kernels);
-  });
+  const auto load_whole = [&](const std::string& from) {
+    return task.load(from, [&](const nn::Parameter& parameter, const ConstView& value) {
+      const auto [first, last] = by_name.equal_range(parameter.name());
+      for (auto it = first; it != last; ++it) fill(*it->second, value, kernels);
+    });
+  };
+  if (!is_in_parts(directory)) return load_whole(directory);
+  const auto checkpoint = ShardedCheckpoint::open(directory);
+  nn::LoadReport report;
+  std::vector<std::string> unexpected = check_fits(checkpoint, task.module(), directory);
+  std::vector<LocalShard> there(into.begin(), into.end());
+  if (nn::is_adapter(directory)) {
+    const auto is_there = [&](const std::string& name) { return checkpoint.contains(name); };
+    report = load_whole(nn::adapted_directory(directory, task.module()));
+    std::erase_if(report.missing, is_there);
+    std::erase_if(there, [&](const LocalShard& part) { return !is_there(part.shard.name); });
+  }
+  task.keep_files_of(directory);
+  std::ranges::move(unexpected, std::back_inserter(report.unexpected));
+  read_local_shards(checkpoint, there, kernels.stream());
+  return report;
 }
 
 void read_optimizer(const std::string& directory, kernels::Kernels& kernels,

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "shoal/collectives/transport/operation.h"
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
@@ -12,6 +14,7 @@
 #include "shoal/train/checkpoint/sharded_checkpoint.h"
 #include "shoal/train/checkpoint/transformers_checkpoint.h"
 #include "shoal/train/trainer/resolved_run.h"
+#include "shoal/train/trainer/same_adapters.h"
 #include "shoal/train/trainer/trainer_impl.h"
 
 namespace shoal {
@@ -358,8 +361,13 @@ void Trainer::Impl::load_checkpoint(const std::string& directory) {
   const auto known = [this](const nlohmann::json& config, std::string_view source) {
     return parts.task->configuration_of(config, source);
   };
-  for (const std::string& dropout : check_same_model(directory, parts.task->configuration(), known))
-    say(fmt::format("warning: {}: the run will differ from an unbroken one", dropout));
+  const nn::Module& model = parts.task->module();
+  std::vector<std::string> differences = check_same_adapters(directory, model);
+  std::ranges::move(
+      check_same_model(directory, parts.task->configuration(), known, nn::config_name(model)),
+      std::back_inserter(differences));
+  for (const std::string& difference : differences)
+    say(fmt::format("warning: {}: the run will differ from an unbroken one", difference));
   at_own_pace([&] {
     engine->load_weights(directory);
     engine->load_optimizer(directory, saved.optimizer_steps);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/nn/models/decoder/family.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/files.h"
@@ -74,14 +75,15 @@ void Decoder::keep_generation_config(const std::string& directory) {
 }
 
 std::vector<std::string> Decoder::save_config(const std::string& directory, DType dtype) const {
-  const auto write = [&](const char* name, const std::string& text) {
+  const auto write = [&](const std::string& name, const std::string& text) {
     write_file_atomically(fmt::format("{}/{}", directory, name), text);
   };
   const nlohmann::ordered_json config = trunk().config().to_json(torch_name(dtype), head_kind());
-  write("config.json", config.dump(2) + "\n");
-  if (head_kind() != DecoderHead::causal_lm) return {"config.json"};
+  const std::string name = config_name(*this);
+  write(name, config.dump(2) + "\n");
+  if (head_kind() != DecoderHead::causal_lm) return {name};
   write("generation_config.json", generation_config_.text(config));
-  return {"config.json", "generation_config.json"};
+  return {name, "generation_config.json"};
 }
 
 std::string Decoder::unit_name(int unit) const {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal::nn {
@@ -82,14 +83,15 @@ LoadReport load_encoder_weights(const std::string& directory, Encoder& model,
 
 std::vector<std::string> save_encoder_config(const std::string& directory, const Encoder& model,
                                              DType dtype) {
-  write_file_atomically(directory + "/config.json",
+  const std::string name = config_name(model);
+  write_file_atomically(directory + "/" + name,
                         model.config().to_json(model.task(), torch_name(dtype)).dump(2) + "\n");
-  return {"config.json"};
+  return {name};
 }
 
 std::vector<std::string> save_encoder(const std::string& directory, const Encoder& model,
                                       const ParameterValue& value, std::int64_t max_shard_bytes) {
-  const DType dtype = value(*model.parameters().front()).dtype;
+  const DType dtype = saved_dtype(model, value);
   std::vector<std::string> names = save_encoder_config(directory, model, dtype);
   const EncoderConfig& config = model.config();
   WeightCopies copies;

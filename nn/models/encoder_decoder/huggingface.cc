@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/nn/models/encoder_decoder/model.h"
 #include "shoal/runtime/io/files.h"
 
@@ -70,9 +71,10 @@ LoadReport EncoderDecoder::load(const std::string& directory, const AssignParame
 std::vector<std::string> EncoderDecoder::save_config(const std::string& directory,
                                                      DType dtype) const {
   const nlohmann::ordered_json config = config_.to_json(torch_name(dtype));
-  write_file_atomically(directory + "/config.json", config.dump(2) + "\n");
+  const std::string name = config_name(*this);
+  write_file_atomically(fmt::format("{}/{}", directory, name), config.dump(2) + "\n");
   write_file_atomically(directory + "/generation_config.json", generation_.text(config));
-  return {"config.json", "generation_config.json"};
+  return {name, "generation_config.json"};
 }
 
 }  // namespace shoal::nn
