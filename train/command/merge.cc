@@ -35,7 +35,7 @@ DType dtype_of(const std::string& directory) {
 }
 
 // The task of the model; those of an encoder-decoder have the same files.
-TaskKind kind_of(const nlohmann::json& config, const std::string& source) {
+TaskKind kind_of_config(const nlohmann::json& config, const std::string& source) {
   if (is_encoder_decoder_config(config)) return TaskKind::summarization;
   const std::optional<TaskKind> kind = task_of(config);
   if (!kind)
@@ -100,7 +100,7 @@ Conversion merge_adapter(const MergeOptions& options) {
                 "leave --merge out");
   const nlohmann::json config =
       nn::with_model_type(read_json_file(place.config, JsonIntegers::exact), place.config);
-  const TaskKind kind = kind_of(config, place.config);
+  const TaskKind kind = kind_of_config(config, place.config);
   const std::shared_ptr<const Tokenizer> tokenizer =
       has_tokenizer(place.tokenizer) ? load_tokenizer(place.tokenizer) : nullptr;
   const auto make = [&] { return make_task(kind, config, place.config, tokenizer, {}); };
