@@ -85,11 +85,9 @@ class SplitHeadsFunction final : public Function {
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
-    const Tensor dq = output_gradients[0], dk = output_gradients[1], dv = output_gradients[2],
-                 dx = context.empty(shape_, (dq.defined()   ? dq
-                                             : dk.defined() ? dk
-                                                            : dv)
-                                                .dtype());
+    const Tensor &dq = output_gradients[0], &dk = output_gradients[1], &dv = output_gradients[2];
+    const Tensor& given = dq.defined() ? dq : dk.defined() ? dk : dv;
+    const Tensor dx = context.empty(shape_, given.dtype());
     const Tensor rows = dx.reshaped({shape_.count() / channels_, channels_});
     context.run("split_heads.backward", {dq, dk, dv}, {dx}, [&] {
       bool clear = !dq.defined() || !dk.defined() || !dv.defined();

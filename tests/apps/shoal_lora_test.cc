@@ -11,7 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
 class ShoalLora : public ShoalOnTasks {
  protected:
@@ -19,12 +18,10 @@ class ShoalLora : public ShoalOnTasks {
   std::string adapter() const { return mine_ / "adapter"; }
   // A small model without dropout, to adapt.
   void make_base(const std::vector<std::string>& more = {}) const {
-    const auto made = shoal(train_words(
-        overlaid({"--config_overrides",
-                  "n_layer=2,n_head=2,n_embd=32,n_positions=64,resid_pdrop=0,embd_pdrop=0,"
-                  "attn_pdrop=0",
-                  "--save_strategy", "no", "--output_dir", base()},
-                 more)));
+    const std::string shape =
+        "n_layer=2,n_head=2,n_embd=32,n_positions=64,resid_pdrop=0,embd_pdrop=0,attn_pdrop=0";
+    const auto made = shoal(train_words(overlaid(
+        {"--config_overrides", shape, "--save_strategy", "no", "--output_dir", base()}, more)));
     ASSERT_EQ(made.status, 0) << made.err;
   }
   // Trains adapters of all linear layers of base().
