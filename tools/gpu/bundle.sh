@@ -31,10 +31,11 @@ for name in "${targets[@]}"; do
   strip -o "$stage/bin/$name" "$binary"
 done
 # All libraries that the programs load, except those of glibc, CUDA and the driver. The compiler's runtime gets its own
-# directory, for machines with an older one. libfabric is not linked (collectives/transport/fabric/library.h).
-fabric=$stage/lib/libfabric.so.1
-cp build/gpu/collectives/transport/fabric/libfabric.so.1 "$fabric"
-for binary in "$stage"/bin/* "$fabric"; do ldd "$binary"; done | awk '/=> \// {print $1, $3}' | sort -u |
+# directory, for machines with an older one. libfabric, where the build has it, is not linked
+# (collectives/transport/fabric/library.h).
+fabric=build/gpu/collectives/transport/fabric/libfabric.so.1
+[ ! -f "$fabric" ] || cp "$fabric" "$stage/lib/"
+for binary in "$stage"/bin/* "$stage"/lib/*.so*; do ldd "$binary"; done | awk '/=> \// {print $1, $3}' | sort -u |
   while read -r name path; do
     case "$name" in
       libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | ld-linux* | libutil.so.*) ;;
