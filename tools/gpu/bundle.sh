@@ -35,7 +35,7 @@ done
 # (collectives/transport/fabric/library.h).
 fabric=build/gpu/collectives/transport/fabric/libfabric.so.1
 [ ! -f "$fabric" ] || cp "$fabric" "$stage/lib/"
-for binary in "$stage"/bin/* "$stage"/lib/*.so*; do ldd "$binary"; done | awk '/=> \// {print $1, $3}' | sort -u |
+find "$stage/bin" "$stage/lib" -type f -exec ldd {} \; | awk '/=> \// {print $1, $3}' | sort -u |
   while read -r name path; do
     case "$name" in
       libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | ld-linux* | libutil.so.*) ;;
