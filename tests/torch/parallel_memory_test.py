@@ -8,7 +8,9 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import os
 import threading
+import time
 import unittest
 from typing import NamedTuple
 from unittest import mock
@@ -214,17 +216,34 @@ def begin(run):
     return model
 
 
+@contextlib.contextmanager
+def _noted(begun, applied, settings):
+    begun.add(threading.get_native_id())
+    with applied(settings):
+        yield
+
+
 def step(model, run):
-    model.zero_grad(set_to_none=False)
-    train_step(model, batch_of(2 * run.microbatches, LENGTH))
+    """A step, and the end of a pipeline's threads: MKL frees what it keeps for a thread after Python has joined it."""
+    begun = set()
+    with mock.patch.object(pipeline, "applied", functools.partial(_noted, begun, pipeline.applied)):
+        model.zero_grad(set_to_none=False)
+        train_step(model, batch_of(2 * run.microbatches, LENGTH))
+    begun.discard(threading.get_native_id())
+    while begun.intersection(map(int, os.listdir("/proc/self/task"))):
+        time.sleep(0.001)
 
 
 def peak_of_step(model, run):
-    peaks = Peaks()
-    with peaks.measuring():
-        before = peaks.most
-        step(model, run)
-    return peaks.most - before
+    """The most of two steps: where something of the last step is still there when a step begins, it finds too little."""
+    found = []
+    for _ in range(2):
+        peaks = Peaks()
+        with peaks.measuring():
+            before = peaks.most
+            step(model, run)
+        found.append(peaks.most - before)
+    return max(found)
 
 
 def run_peak(run):

@@ -107,7 +107,7 @@ def _each(rank, size, body, cases):
     return results
 
 
-def run_cases(body, cases, size_of, timeout=120):
+def run_cases(body, cases, size_of, timeout=300):
     """Calls body(case) in size_of(case) ranks for each case, several cases in one set of ranks. Yields each case with
     its results in rank order."""
     for size in sorted({size_of(case) for case in cases}):
