@@ -130,7 +130,7 @@ inline nn::EncoderDecoderConfig tiny_encoder_decoder(const Task& task) {
   config.decoder_layers = kUnits - 3 - config.encoder_layers;
   config.encoder_heads = task.heads;
   config.encoder_inner = 5 * task.heads;
-  config.max_position_embeddings = 24;
+  config.max_position_embeddings = std::max(24, task.length);
   config.dropout = config.attention_dropout = config.activation_dropout = 0.1;
   if (t5) {
     config.head_dim = 6;
