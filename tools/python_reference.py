@@ -11,7 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = ROOT / "python"
 PAGE = ROOT / "docs" / "reference" / "python.md"
-MODULES = {"shoal": "Shoal's own engine", "shoal.torch": "PyTorch's backend",
+MODULES = {"shoal": "Shoal's own engine", "shoal.data": "Data sets in Parquet and Arrow files",
+           "shoal.torch": "PyTorch's backend",
            "shoal.torch.parallel": "SMP for PyTorch models (`smdistributed.modelparallel.torch`)"}
 
 

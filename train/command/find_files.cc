@@ -55,6 +55,15 @@ std::string task_of_dataset(const std::string& dataset, const ModelArguments& mo
   return {};
 }
 
+bool is_table(const std::string& file) {
+  return file.ends_with(".parquet") || file.ends_with(".arrow");
+}
+
+Error tables_error(const std::string& path) {
+  return {ErrorCode::invalid_argument, path + ": Parquet or Arrow tables",
+          fmt::format("run `python -m shoal.data {} DIRECTORY` and give --data DIRECTORY", path)};
+}
+
 // One split of a data set, with the names of its files.
 struct Part {
   const char* option;  // train_file
@@ -105,6 +114,19 @@ class Finder {
   void find() {
     name_task();
     find_bases();
+    try {
+      find_in_bases();
+    } catch (const Error& problem) {
+      if (problem.code() == ErrorCode::not_found)
+        for (const fs::path& base : bases_)
+          for (const DirectoryEntry& entry : list_tree(base))
+            if (is_table(entry.name)) throw tables_error(base);
+      throw;
+    }
+  }
+
+ private:
+  void find_in_bases() {
     const DataArguments& data = a_.data;
     const bool evaluates = a_.training.do_eval || a_.training.eval_strategy != Interval::no ||
                            a_.training.eval_on_start;
@@ -309,6 +331,9 @@ void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
                             &data.validation_mismatched_file, &data.test_mismatched_file})
     *file = local_path(*file);
   Finder(arguments, notices).find();
+  for (const std::string* file : {&data.train_file, &data.validation_file, &data.test_file,
+                                  &data.validation_mismatched_file, &data.test_mismatched_file})
+    if (is_table(*file)) throw tables_error(*file);
   if (!data.validation_file.empty() && data.validation_split_percentage > 0)
     notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
 }

@@ -1,0 +1,234 @@
+"""shoal.data: data sets in Parquet and Arrow files become the files that `shoal train` reads."""
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from shoal import data
+
+if importlib.util.find_spec("pyarrow") is None:
+    print("pyarrow is not installed")
+    sys.exit(77)
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PROGRAM = os.environ["SHOAL_PROGRAM"]
+MNLI = ["entailment", "neutral", "contradiction"]
+TEXT = {"dtype": "string", "_type": "Value"}
+
+
+def table_of(rows, features=None):
+    """A table with the metadata that `datasets` 5 writes."""
+    table = pa.Table.from_pylist(rows)
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}) if features else table
+
+
+def questions(count):
+    return [{"id": f"q{i}", "title": "T", "context": f"It was {i} o'clock.\nThen “it” ended.", "question": "When?",
+             "answers": {"text": [f"{i} o'clock"], "answer_start": [7]}} for i in range(count)]
+
+
+def write(path, table):
+    """In the form of the file's ending, or as `datasets` writes .arrow: a stream."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Data(unittest.TestCase):
+    def setUp(self):
+        self.directory = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.source, self.output = self.directory / "source", self.directory / "output"
+
+    def write_saved(self, split, tables, root=None):
+        """As save_to_disk() does."""
+        names = [f"data-{i:05}-of-{len(tables):05}.arrow" for i in range(len(tables))]
+        for name, table in zip(names, tables, strict=True):
+            write((root or self.source / split) / name, table)
+        ((root or self.source / split) / "state.json").write_text(
+            json.dumps({"_data_files": [{"filename": name} for name in names], "_split": split}))
+
+    def train(self, *options):
+        config = self.directory / "config.json"
+        config.write_text(json.dumps({"model_type": "bert", "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1,
+                                      "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 64}))
+        vocabulary = self.directory / "vocab.txt"
+        vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789'.?"]))
+        return subprocess.run(
+            [PROGRAM, "train", "--config_name", config, "--tokenizer_name", vocabulary, "--output_dir", self.directory / "run",
+             "--overwrite_output_dir", "true", "--max_steps", "1", "--max_seq_length", "32", "--doc_stride", "8", "--do_train",
+             "true", "--do_eval", "true", "--per_device_train_batch_size", "2", *options], capture_output=True, text=True)
+
+    def assert_trains(self, *options):
+        run = self.train("--data", self.output, *options)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+
+    # What is read.
+
+    def test_a_repository_of_questions_trains(self):
+        write(self.source / "plain_text" / "train-00000-of-00002.parquet", table_of(questions(5)[:3]))
+        write(self.source / "plain_text" / "train-00001-of-00002.parquet", table_of(questions(5)[3:]))
+        write(self.source / "plain_text" / "validation-00000-of-00001.parquet", table_of(questions(2)))
+        written = data.convert(self.source, self.output)
+        self.assertEqual(written, {"train": (self.output / "train.json", 5), "validation": (self.output / "validation.json", 2)})
+        self.assertEqual(json.loads((self.output / "train.json").read_text(encoding="utf-8")), {"data": questions(5)})
+        self.assert_trains("--dataset_name", "squad", "--doc_stride", "8")
+
+    def test_classes_are_written_by_name(self):
+        features = {"premise": TEXT, "hypothesis": TEXT, "label": {"names": MNLI, "_type": "ClassLabel"}}
+        rows = [{"premise": "a", "hypothesis": "b", "label": i % 3} for i in range(6)]
+        for split in ("train", "validation_matched", "validation_mismatched"):
+            write(self.source / "mnli" / f"{split}-00000-of-00001.parquet", table_of(rows, features))
+        for split in ("test_matched", "test_mismatched"):
+            write(self.source / "mnli" / f"{split}-00000-of-00001.parquet", table_of([rows[0] | {"label": -1}], features))
+        write(self.source / "ax" / "test-00000-of-00001.parquet", table_of(rows, features))
+        with self.assertRaisesRegex(ValueError, r"several data sets \(ax, mnli\)"):
+            data.convert(self.source, self.output)
+        with self.assertRaisesRegex(ValueError, "no data set cola; there are ax, mnli"):
+            data.convert(self.source, self.output, config="cola")
+        data.convert(self.source, self.output, config="mnli")
+        self.assertEqual([row["label"] for row in lines(self.output / "train.jsonl")], MNLI * 2)
+        self.assertEqual(lines(self.output / "test_matched.jsonl"), [rows[0] | {"label": None}])
+        info = json.loads((self.output / "dataset_info.json").read_text())
+        self.assertEqual(info["features"]["label"]["names"], MNLI)
+        self.assert_trains("--task_name", "mnli")
+
+    def test_lists_of_classes_in_every_form(self):
+        tags = {"names": ["O", "B-PER"], "_type": "ClassLabel"}
+        for form in ({"feature": tags, "_type": "List"}, {"feature": tags, "length": -1, "_type": "Sequence"}, [tags]):
+            rows = [{"tokens": ["ann", "ran"], "ner_tags": [1, 0]}] * 4
+            for split in ("train", "validation"):
+                write(self.source / "conll2003" / split / "0000.parquet", table_of(rows, {"ner_tags": form}))
+            data.convert(self.source, self.output)
+            self.assertEqual(lines(self.output / "train.jsonl"), [{"tokens": ["ann", "ran"], "ner_tags": ["B-PER", "O"]}] * 4)
+        self.assert_trains("--dataset_name", "conll2003")
+
+    def test_save_to_disk(self):
+        (self.source / "train").mkdir(parents=True)
+        (self.source / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+        rows = [{"sentence": str(i), "score": i / 4} for i in range(3000)]
+        self.write_saved("train", [table_of(rows[:1000]), table_of(rows[1000:])])
+        self.write_saved("test", [table_of(rows[:1])])
+        data.convert(self.source, self.output)
+        self.assertEqual(lines(self.output / "train.jsonl"), rows)
+        self.assertEqual(lines(self.output / "test.jsonl"), rows[:1])
+
+    def test_one_split_of_save_to_disk_and_arrow_files(self):
+        self.write_saved("validation", [table_of([{"a": 1}])], root=self.source)
+        self.assertEqual(list(data.convert(self.source, self.output)), ["validation"])
+        with pa.ipc.new_file(self.directory / "squad-train.arrow", pa.schema([("a", pa.int64())])) as writer:
+            writer.write_table(table_of([{"a": 2}]))
+        self.assertEqual(list(data.convert(self.directory / "squad-train.arrow", self.output)), ["train"])
+        self.assertEqual(lines(self.output / "train.jsonl"), [{"a": 2}])
+
+    def test_text_alone_is_written_as_lines(self):
+        write(self.source / "data" / "train-00000-of-00001.parquet", table_of([{"text": " = Title = \n"}, {"text": ""}, {"text": "é"}]))
+        data.convert(self.source, self.output)
+        self.assertEqual((self.output / "train.txt").read_bytes(), " = Title = \n\né\n".encode())
+
+    def test_some_columns(self):
+        write(self.source / "train.parquet", pa.table({"text": ["a"], "image": [b"\xff"]}))
+        with self.assertRaisesRegex(ValueError, "column image has the type binary"):
+            data.convert(self.source, self.output)
+        data.convert(self.source, self.output, columns=["text"])
+        self.assertEqual((self.output / "train.txt").read_text(), "a\n")
+        with self.assertRaisesRegex(ValueError, "no column label; there are text, image"):
+            data.convert(self.source, self.output, columns=["label"])
+
+    def test_rows_are_read_in_batches(self):
+        schema = pa.schema([("body", pa.string())])
+        with pq.ParquetWriter(self.directory / "train.parquet", schema) as writer:
+            for i in range(1000):
+                writer.write_table(pa.table({"body": [f"{i} {'x' * 10**5}"]}, schema))
+        peak = pa.default_memory_pool().max_memory()
+        tracemalloc.start()
+        data.convert(self.directory / "train.parquet", self.output)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 32 * 2**20)
+        tracemalloc.stop()
+        self.assertLess(pa.default_memory_pool().max_memory() - peak, 32 * 2**20)
+        self.assertGreater((self.output / "train.jsonl").stat().st_size, 100 * 10**6)
+
+    # What is refused.
+
+    def test_bad_values_are_named_by_row(self):
+        write(self.source / "train.parquet", pa.table({"score": [1.0, float("nan")]}))
+        with self.assertRaisesRegex(ValueError, "train.parquet, row 2: a number is NaN"):
+            data.convert(self.source, self.output)
+        write(self.source / "train.parquet", table_of([{"label": 0}, {"label": 3}], {"label": {"names": MNLI, "_type": "ClassLabel"}}))
+        with self.assertRaisesRegex(ValueError, "row 2: label is 3, but there are 3 classes"):
+            data.convert(self.source, self.output)
+
+    def test_a_failure_leaves_the_old_file(self):
+        write(self.source / "train.parquet", pa.table({"a": [1.0]}))
+        data.convert(self.source, self.output)
+        write(self.source / "train.parquet", pa.table({"a": [float("inf")]}))
+        with self.assertRaises(ValueError):
+            data.convert(self.source, self.output)
+        self.assertEqual(lines(self.output / "train.jsonl"), [{"a": 1.0}])
+        self.assertEqual([path.name for path in self.output.iterdir()], ["train.jsonl"])
+
+    def test_damaged_files_and_other_columns(self):
+        (self.directory / "train.parquet").write_bytes(b"PAR1 and no more")
+        (self.directory / "test.arrow").write_bytes(b"nothing of Arrow's")
+        for name in ("train.parquet", "test.arrow"):
+            with self.assertRaisesRegex(ValueError, name):
+                data.convert(self.directory / name, self.output)
+        write(self.source / "train-0-of-2.parquet", table_of([{"a": 1}]))
+        write(self.source / "train-1-of-2.parquet", table_of([{"a": "x"}]))
+        with self.assertRaisesRegex(ValueError, "train-1-of-2.parquet: other columns or types"):
+            data.convert(self.source, self.output)
+
+    def test_no_data_set(self):
+        self.source.mkdir()
+        with self.assertRaisesRegex(ValueError, "no .parquet or .arrow files"):
+            data.convert(self.source, self.output)
+        with self.assertRaisesRegex(FileNotFoundError, "nothing is downloaded"):
+            data.convert(self.directory / "squad", self.output)
+        (self.directory / "rows.csv").touch()
+        with self.assertRaisesRegex(ValueError, "neither a .parquet nor an .arrow file"):
+            data.convert(self.directory / "rows.csv", self.output)
+
+    def test_without_pyarrow(self):
+        with mock.patch.dict(sys.modules, pyarrow=None), self.assertRaisesRegex(ImportError, r'pip install "shoal\[data\]"'):
+            data.convert(self.source, self.output)
+
+    # The command, and the programs.
+
+    def test_command(self):
+        write(self.source / "train.parquet", table_of([{"text": "a"}]))
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            self.assertEqual(data.main([str(self.source), str(self.output), "--json"]), 0)
+            self.assertEqual(data.main([str(self.directory / "none"), str(self.output)]), 3)
+            (self.directory / "file").touch()
+            self.assertEqual(data.main([str(self.source), str(self.directory / "file")]), 4)
+        self.assertEqual(json.loads(out.getvalue()), {"train": {"file": str(self.output / "train.txt"), "rows": 1}})
+        self.assertIn("train: 1 rows in", said.getvalue())
+
+    def test_training_names_the_command(self):
+        write(self.source / "train.parquet", table_of(questions(1)))
+        for options in (["--train_file", self.source / "train.parquet", "--task", "masked-lm"],
+                        ["--data", self.source, "--dataset_name", "squad"], ["--data", self.source, "--task_name", "mnli"]):
+            run = self.train(*options)
+            self.assertEqual(run.returncode, 2)
+            self.assertRegex(run.stderr, "Parquet or Arrow tables; run `python -m shoal.data .*source.* DIRECTORY` and give --data")
+
+
+if __name__ == "__main__":
+    unittest.main()
