@@ -198,6 +198,7 @@ class _File:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="shoal-activations-")
+        weakref.finalize(self, self._file.close)
         self._free: dict[int, list[int]] = {}
         self._end = 0
         self._lock = threading.Lock()
