@@ -45,6 +45,12 @@ def _configurations():
         "bert": (hf.BertForMaskedLM, hf.BertConfig(**_sizes())),
         "bert_pair": (hf.BertForSequenceClassification, hf.BertConfig(**_sizes())),
         "roberta": (hf.RobertaForMaskedLM, hf.RobertaConfig(**_sizes())),
+        "xlm_roberta": (hf.XLMRobertaForMaskedLM, hf.XLMRobertaConfig(**_sizes())),
+        "electra": (hf.ElectraForMaskedLM, hf.ElectraConfig(**_sizes(embedding_size=8))),
+        "modernbert": (hf.ModernBertForMaskedLM, hf.ModernBertConfig(
+            vocab_size=53, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24,
+            max_position_embeddings=32, pad_token_id=1, local_attention=8, global_attn_every_n_layers=2,
+            bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)),
         "albert": (hf.AlbertForMaskedLM, hf.AlbertConfig(**_sizes(embedding_size=8))),
         "distilbert": (hf.DistilBertForMaskedLM, hf.DistilBertConfig(
             vocab_size=53, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=32, dropout=0.0,
@@ -53,6 +59,13 @@ def _configurations():
         "t5_gated": (hf.T5ForConditionalGeneration, hf.T5Config(**t5, feed_forward_proj="gated-gelu",
                                                                  tie_word_embeddings=False)),
         "bart": (hf.BartForConditionalGeneration, hf.BartConfig(**bart)),
+        "gpt_neox": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(
+            vocab_size=53, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+            max_position_embeddings=32, use_parallel_residual=True)),
+        "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**decoder, sliding_window=6)),
+        "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig(**decoder)),
+        "gemma3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(
+            **decoder, sliding_window=6, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=4)),
         "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**decoder)),
         "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**decoder)),
         "qwen3": (hf.Qwen3ForCausalLM, hf.Qwen3Config(**decoder)),
@@ -94,7 +107,8 @@ def hf_loss(model, batch):
 
 
 def hf_case(rank, size, name, mode, attention):
-    changes = {"num_key_value_heads": 4} if size == 4 and name in ("llama", "qwen2", "qwen3") else {}
+    grouped = "num_key_value_heads" in _configurations()[name][1].to_dict()
+    changes = {"num_key_value_heads": 4} if size == 4 and grouped else {}
     return compare(lambda: hf_model(name, attention, **changes), [hf_batch(name, index) for index in range(size)],
                    hf_loss, mode)
 

@@ -19,7 +19,7 @@ class Split:
     """How the children of one class are split.
 
     columns: column-parallel linear layers, by name. The value names the attribute with the width of one block if the
-        layer fuses several.
+        layer fuses several. GPT-NeoX's are fused head by head, which is one block.
     rows: row-parallel linear layers, which end a region.
     activations: arguments that enter the region if the whole module is one. Without them, each column layer enters by
         itself.
@@ -54,10 +54,10 @@ def _columns(*names: str) -> dict[str, str | None]:
     return dict.fromkeys(names)
 
 
-def _bert(prefix: str) -> Family:
+def _bert(prefix: str, head: str = "decoder") -> Family:
     attention = Split(columns=_columns("query", "key", "value"), activations=("hidden_states", "encoder_hidden_states"),
                       heads=("num_attention_heads",), divide=("num_attention_heads", "all_head_size"))
-    return Family(("word_embeddings",), ("decoder",), (f"{prefix}Layer",), {
+    return Family(("word_embeddings",), (head,), (f"{prefix}Layer",), {
         f"{prefix}SelfAttention": attention,
         f"{prefix}CrossAttention": attention,
         f"{prefix}SelfOutput": Split(rows=("dense",)),
@@ -87,6 +87,14 @@ FAMILIES: dict[str, Family] = {
     }),
     "bert": _bert("Bert"),
     "roberta": _bert("Roberta"),
+    "xlm_roberta": _bert("XLMRoberta"),
+    "electra": _bert("Electra", head="generator_lm_head"),
+    "modernbert": Family(("tok_embeddings",), ("decoder",), ("ModernBertEncoderLayer",), {
+        "ModernBertAttention": Split(columns={"Wqkv": "config.hidden_size"}, rows=("Wo",),
+                                     activations=("hidden_states",), heads=("config.num_attention_heads",)),
+        "ModernBertMLP": Split(columns={"Wi": "config.intermediate_size"}, rows=("Wo",),
+                               activations=("hidden_states",)),
+    }),
     "albert": Family(("word_embeddings",), ("decoder",), ("AlbertLayerGroup",), {
         "AlbertAttention": Split(columns=_columns("query", "key", "value"), rows=("dense",),
                                  activations=("hidden_states",), heads=("num_attention_heads",),
@@ -112,7 +120,16 @@ FAMILIES: dict[str, Family] = {
         "BartEncoderLayer": _BART_LAYER,
         "BartDecoderLayer": _BART_LAYER,
     }),
+    "gpt_neox": Family(("embed_in",), ("lm_head",), ("GPTNeoXLayer",), {
+        "GPTNeoXAttention": Split(columns=_columns("query_key_value"), rows=("dense",), activations=("hidden_states",),
+                                  heads=("config.num_attention_heads",)),
+        "GPTNeoXMLP": Split(columns=_columns("dense_h_to_4h"), rows=("dense_4h_to_h",),
+                            activations=("hidden_states",)),
+    }),
     "llama": _llama("Llama"),
+    "mistral": _llama("Mistral"),
+    "gemma": _llama("Gemma"),
+    "gemma3": _llama("Gemma3"),
     "qwen2": _llama("Qwen2"),
     "qwen3": _llama("Qwen3"),
 }
@@ -190,7 +207,7 @@ def _split_module(module: nn.Module, split: Split, name: str, tp: TensorParallel
     for child, width in split.columns.items():
         layer = getattr(module, child, None)
         if layer is not None:
-            blocks = _features(layer)[1] // getattr(module, width) if width else 1
+            blocks = _features(layer)[1] // _attribute(module, width) if width else 1
             _replace(module, child, name, ColumnLinear, blocks=blocks, enters=not split.activations, tp=tp)
     for child in split.rows:
         _replace(module, child, name, RowLinear, tp=tp)

@@ -199,7 +199,9 @@ class DistributedEmbedding(DistributedModule):
                 nn.init.normal_(whole.weight, std=initializer_range)
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.split = split
-        self.scale = getattr(whole, "embed_scale", 1.0)
+        # BART multiplies by a number, Gemma by a tensor of the weight's dtype.
+        number = getattr(whole, "scalar_embed_scale", None)
+        self.scale = getattr(whole, "embed_scale", 1.0) if number is None else torch.tensor(number, device="cpu")
         dim, size = (0, num_embeddings) if split == "vocabulary" else (1, embedding_dim)
         self.weight = split_parameter(whole.weight, TensorSplit(dim, size), self.tp)
 
@@ -210,7 +212,7 @@ class DistributedEmbedding(DistributedModule):
             y = gather_features(F.embedding(ids, self.weight, self.padding_idx), self.embedding_dim, self.tp)
         else:
             if self.tp.size == 1:
-                return F.embedding(ids, self.weight, self.padding_idx) * self.scale
+                return self._scaled(F.embedding(ids, self.weight, self.padding_idx))
             check_ids(ids, self.num_embeddings, "token ids")
             first, rows = TensorSplit(0, self.num_embeddings).ranges(self.tp.rank, self.tp.size)[0]
             own = ids - first
@@ -219,6 +221,11 @@ class DistributedEmbedding(DistributedModule):
                 else self.padding_idx - first
             y = F.embedding(own.masked_fill(others, 0), self.weight, padding)
             y = leave(y.masked_fill(others.unsqueeze(-1), 0.0), self.tp)
+        return self._scaled(y)
+
+    def _scaled(self, y: Tensor) -> Tensor:
+        if isinstance(self.scale, Tensor):
+            return y * self.scale.to(y.dtype)
         return y if self.scale == 1.0 else y * self.scale
 
     def extra_repr(self) -> str:
