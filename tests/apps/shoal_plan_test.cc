@@ -119,6 +119,25 @@ TEST_F(ShoalPlan, PlansEncoders) {
   }
 }
 
+TEST_F(ShoalPlan, PlansT5Of3BParametersOnP4d) {
+  const auto result = shoal({"plan", SHOAL_EXAMPLES "/recipes/t5-3b", "--machine", "p4d.24xlarge",
+                             "--nodes", "2", "--batch", "64", "--length", "512", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const auto answer = nlohmann::json::parse(result.out);
+  EXPECT_EQ(answer["parameters"], 2851598336);  // of transformers' t5-3b
+  ASSERT_FALSE(answer["layouts"].empty());
+  // The masters and moments of a whole copy need 12 bytes a parameter, and a GPU has 40 GB.
+  for (const auto& layout : answer["layouts"]) {
+    EXPECT_LT(layout["memory_bytes"], 40.4e9) << layout;
+    const nlohmann::json& plan = layout["plan"];
+    EXPECT_TRUE(
+        plan.value("shard_optimizer_state", false) || plan.contains("sharding_strategy") ||
+        plan.contains("sharded_data_parallel_degree") ||
+        plan.value("tensor_parallel_degree", 1) * plan.value("pipeline_parallel_degree", 1) > 1)
+        << layout;
+  }
+}
+
 // Writes a machine of two devices without a network.
 std::string two_devices(std::string file, double flops = 1e10) {
   std::ofstream(file) << fmt::format(
