@@ -120,8 +120,9 @@ TEST_F(ShoalPlan, PlansEncoders) {
 }
 
 TEST_F(ShoalPlan, PlansT5Of3BParametersOnP4d) {
-  const auto result = shoal({"plan", SHOAL_EXAMPLES "/recipes/t5-3b", "--machine", "p4d.24xlarge",
-                             "--nodes", "2", "--batch", "64", "--length", "512", "--json"});
+  const auto result =
+      shoal({"plan", std::string(SHOAL_EXAMPLES) + "/recipes/t5-3b", "--machine", "p4d.24xlarge",
+             "--nodes", "2", "--batch", "64", "--length", "512", "--json"});
   ASSERT_EQ(result.status, 0) << result.err;
   const auto answer = nlohmann::json::parse(result.out);
   EXPECT_EQ(answer["parameters"], 2851598336);  // of transformers' t5-3b
