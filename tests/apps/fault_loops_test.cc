@@ -44,6 +44,22 @@ std::vector<std::string> training_words(const std::string& output_dir) {
   return words;
 }
 
+std::vector<std::string> adapter_words() {
+  return {"train",
+          "--model_name_or_path",
+          "{}/run",
+          "--train_file",
+          "{}/validation.txt",
+          "--block_size",
+          "16",
+          "--lora_r",
+          "2",
+          "--max_steps",
+          "1",
+          "--output_dir",
+          "{}/adapter"};
+}
+
 struct Command {
   std::string name;
   std::vector<std::string> words;  // "{}" stands for the folder
@@ -76,8 +92,10 @@ class FaultLoops : public Shoal, public ::testing::WithParamInterface<std::tuple
  protected:
   static void SetUpTestSuite() {
     Shoal::SetUpTestSuite();
-    const auto trained = shoal(in(data_->path(), training_words("{}/run")));
-    ASSERT_EQ(trained.status, 0) << trained.err;
+    for (const auto& words : {training_words("{}/run"), adapter_words()}) {
+      const auto trained = shoal(in(data_->path(), words));
+      ASSERT_EQ(trained.status, 0) << trained.err;
+    }
   }
   // The words of a command, with the folder in place of "{}".
   static std::vector<std::string> in(const std::string& folder, std::vector<std::string> words) {
@@ -253,6 +271,7 @@ std::vector<Command> commands() {
           {"convert",
            {"checkpoint", "convert", "{}/run", "{}/converted", "--weights-only"},
            {"converted"}},
+          {"merge", {"checkpoint", "convert", "{}/adapter", "{}/merged", "--merge"}, {"merged"}},
           {"report", {"report", "{}/run", "--output", "{}/page.html"}, {"page.html"}},
           {"evaluate", {"evaluate", "-m", "{}/run", "{}/validation.txt"}, {"run"}}};
 }
