@@ -160,8 +160,8 @@ std::string table_of(const nlohmann::json& log_history) {
 }
 
 // The model that was trained on, as the Hub may know it. A directory's path stays private.
-std::string base_of(const ModelArguments& model) {
-  const std::filesystem::path path(model.model_name_or_path);
+std::string base_of(const RunArguments& arguments, const std::string& adapted) {
+  const std::filesystem::path path(adapted.empty() ? arguments.model.model_name_or_path : adapted);
   if (!path.is_absolute()) return path.string();
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
@@ -173,7 +173,7 @@ std::string upper(std::string text) {
 
 // The lines between the two "---", which the Hub reads: name, origin and metrics.
 std::string front_matter(const RunArguments& arguments, const std::string& name,
-                         const nlohmann::ordered_json& results) {
+                         const nlohmann::ordered_json& results, const std::string& adapted) {
   static const std::map<std::string, std::string, std::less<>> kTags = {
       {"eval_accuracy", "accuracy"},
       {"eval_f1", "f1"},
@@ -188,11 +188,15 @@ std::string front_matter(const RunArguments& arguments, const std::string& name,
                             tag->second, value.dump());
     }
   const std::string& task = arguments.data.task_name;
-  std::string text = "---\nlibrary_name: transformers\n";
+  std::string text =
+      fmt::format("---\nlibrary_name: {}\n", adapted.empty() ? "transformers" : "peft");
   if (!task.empty()) text += "language:\n- en\n";
-  if (const std::string base = base_of(arguments.model); !base.empty())
-    text += fmt::format("base_model: {}\n", yaml(base));
-  text += "tags:\n- generated_from_trainer\n";
+  const std::string base = base_of(arguments, adapted);
+  if (!base.empty()) text += fmt::format("base_model: {}\n", yaml(base));
+  text += "tags:\n";
+  if (!adapted.empty()) text += fmt::format("- {}\n", yaml("base_model:adapter:" + base));
+  text += "- generated_from_trainer\n";
+  if (!adapted.empty()) text += "- lora\n- transformers\n";
   if (!task.empty()) text += "datasets:\n- glue\n";
   if (!tags.empty()) text += "metrics:\n" + tags;
   text += fmt::format("model-index:\n- name: {}\n  results:", yaml(name));
@@ -208,13 +212,13 @@ std::string front_matter(const RunArguments& arguments, const std::string& name,
 }  // namespace
 
 std::string model_card(const RunArguments& arguments, int ranks, const TrainerState& state,
-                       const nlohmann::ordered_json& results) {
+                       const nlohmann::ordered_json& results, const std::string& adapted) {
   const ResolvedRun& run = arguments.training;
   std::filesystem::path directory(run.output_dir);
   if (!directory.has_filename()) directory = directory.parent_path();  // "out/"
   const std::string name = directory.filename();
-  const std::string base = base_of(arguments.model);
-  std::string text = front_matter(arguments, name, results);
+  const std::string base = base_of(arguments, adapted);
+  std::string text = front_matter(arguments, name, results, adapted);
   text += fmt::format("\n{}\n# {}\n\n", kComment, name);
   text += base.empty() ? "This model was trained from scratch on "
                        : fmt::format(

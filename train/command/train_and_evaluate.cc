@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/models/adapter.h"
 #include "shoal/parallel/predict/model_shape.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
@@ -288,8 +289,11 @@ class RankRun {
     const std::string path = a_.output_dir + "/" + kCard;
     if (path_exists(path) && !is_generated_card(read_text_file(path)))
       return say(fmt::format("note: {} is not generated and stays as it is", path));
-    output_.write(
-        {{kCard, model_card(rank_.arguments, rank_.world.size, trainer_->state(), results)}});
+    const std::string adapted = nn::is_adapter(a_.output_dir)
+                                    ? nn::read_adapter_config(a_.output_dir).base_model_name_or_path
+                                    : "";
+    output_.write({{kCard, model_card(rank_.arguments, rank_.world.size, trainer_->state(), results,
+                                      adapted)}});
   }
   // Like transformers' save_metrics(combined=True): a run that only evaluates adds its results to
   // those in output_dir. A training run replaces them.

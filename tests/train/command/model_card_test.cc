@@ -82,6 +82,16 @@ TEST(ModelCard, KeepsPathsPrivateAndYamlWhole) {
   EXPECT_EQ(card.find("/home"), std::string::npos);
 }
 
+TEST(ModelCard, OfAdaptersIsPefts) {
+  RunArguments arguments = arguments_of("out");
+  arguments.model.model_name_or_path = "/home/me/an-adapter";
+  const std::string card = model_card(arguments, 1, {}, {}, "/home/me/gpt2");
+  EXPECT_THAT(card, HasSubstr("library_name: peft\nbase_model: gpt2\n"
+                              "tags:\n- \"base_model:adapter:gpt2\"\n- generated_from_trainer\n"
+                              "- lora\n- transformers\n"));
+  EXPECT_THAT(card, HasSubstr("fine-tuned version of [gpt2]"));
+}
+
 TEST(ModelCard, OfAPersonIsKnown) {
   EXPECT_TRUE(is_generated_card(model_card(arguments_of("out"), 1, {}, {})));
   EXPECT_FALSE(is_generated_card("# My model\n"));
