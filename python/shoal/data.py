@@ -5,13 +5,15 @@
 
 The source is a file, a directory that `datasets`' save_to_disk() wrote, or a local copy of a data set's repository on
 the Hub: CONFIG/SPLIT-00000-of-00002.parquet, data/SPLIT-*.parquet or CONFIG/SPLIT/0000.parquet. Nothing is downloaded.
-pyarrow reads the files in batches, so that a data set may be larger than memory (pip install "shoal[data]").
+pyarrow reads the files in batches, so a data set may be larger than memory (pip install "shoal[data]").
 """
 import argparse
 import contextlib
+import errno
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +24,10 @@ __all__ = ["Written", "convert"]
 
 _ENDINGS = ".parquet", ".arrow"
 _BATCH = 128  # rows that are in memory at a time: documents may have megabytes
+_INFO = "dataset_info.json"
+_MARK = {"written_by": "shoal.data"}  # in _INFO: the directory may be replaced
+_SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+           "dev": "validation", "test": "test", "testing": "test", "eval": "test", "evaluation": "test"}
 
 
 class Written(NamedTuple):
@@ -36,38 +42,34 @@ def convert(source: str | os.PathLike[str], output: str | os.PathLike[str], *, c
 
         shoal.data.convert("glue", "mnli", config="mnli")["train"].path  # mnli/train.jsonl
 
-    `config` names one of several data sets in `source` (glue's mnli). `columns` are those to write; default: all.
-    `report` gets lines of progress. The files have the names and forms by which `shoal train --data output` finds them:
+    `config` names one of several data sets in `source`, such as glue's mnli. `columns` names the columns to write;
+    default: all. `report` receives lines of progress.
 
-    - SQuAD's columns (context, question, answers): SPLIT.json;
-    - the column `text` alone: SPLIT.txt, a row a line, as `datasets` reads such files;
-    - all else: SPLIT.jsonl, a record a row.
+    A split becomes SPLIT.jsonl, with one record a row. A split with SQuAD's columns (context, question, answers) becomes
+    SPLIT.json. `shoal train --data output` finds these names. Each class is written by its name; a class of -1, which
+    test sets have, becomes null. dataset_info.json lists the classes in the order of their ids, for `--streaming`.
 
-    Classes are written by their names; a class of -1, which test sets have, as null. dataset_info.json has the classes in
-    the order of their ids, for `--streaming`. A file appears whole or not at all; one of that name is replaced.
+    `output` appears whole or not at all. It must be new, empty, or written by this function before; then it is replaced.
 
-    Raises ValueError where the source is no such data set, a value has no form in JSON (bytes, dates, NaN) or `columns` has
-    a name that is not there; OSError for what reading and writing files raise; ImportError without pyarrow.
+    Raises ValueError if the source is not such a data set, if JSON cannot hold a value (bytes, dates, NaN), or if
+    `columns` has an unknown name; OSError if a file cannot be read or written; ImportError without pyarrow.
     """
     try:
         import pyarrow  # noqa: F401
     except ImportError as problem:
         raise ImportError('shoal.data needs pyarrow: pip install "shoal[data]"') from problem
     source, output = Path(source), Path(output)
-    splits = _splits(source, config)
-    output.mkdir(parents=True, exist_ok=True)
-    written, labels = {}, {}
-    for split, files in splits.items():
-        table = _Table(files, columns)
-        labels |= table.classes
-        with _whole(output / (split + table.ending)) as (path, file):
-            written[split] = Written(path, _write(table, file, split, report or (lambda line: None)))
-    info = output / "dataset_info.json"
-    info.unlink(missing_ok=True)
-    if labels:
-        features = {name: {"names": names, "_type": "ClassLabel"} for name, names in labels.items()}
-        with _whole(info) as (_, file):
-            json.dump({"features": features}, file, ensure_ascii=False, indent=2)
+    _check_output(source, output)
+    tables = {split: _Table(files, columns) for split, files in _splits(source, config).items()}
+    classes = _same_classes(tables.values())
+    written = {}
+    with _replaced(output) as directory:
+        for split, table in tables.items():
+            path = directory / (split + table.ending)
+            rows = _write(table, path, split, report or (lambda line: None))
+            written[split] = Written(output / path.name, rows)
+        with _created(directory / _INFO) as file:
+            json.dump({"features": classes, **_MARK}, file, ensure_ascii=False, indent=2)
     return written
 
 
@@ -79,16 +81,22 @@ def _splits(source: Path, config: str | None) -> dict[str, list[Path]]:
     if source.is_file():
         if source.suffix not in _ENDINGS:
             raise ValueError(f"{source}: neither a .parquet nor an .arrow file; shoal train reads text and JSON itself")
-        return {_split_of(source) or "train": [source]}
+        return {_split_of(source)[0] or "train": [source]}
     if not source.is_dir():
-        raise FileNotFoundError(f"{source}: there is no such file or directory; nothing is downloaded")
+        raise FileNotFoundError(f"{source}: there is no such file or directory, and nothing is downloaded; run `hf download "
+                                f"--repo-type dataset NAME --local-dir {source}` first")
     if (source / "dataset_dict.json").exists():
         return {split: _saved(source / split) for split in _read(source / "dataset_dict.json")["splits"]}
     if (source / "state.json").exists():
         return {_read(source / "state.json").get("_split") or "train": _saved(source)}
+    files = _of_config(source, config)
     splits: dict[str, list[Path]] = {}
-    for path in _of_config(source, config):
-        splits.setdefault(_split_of(path) or "train", []).append(path)
+    for path in files:
+        split = _split_of(path)[0]
+        if not split and len(files) > 1:
+            raise ValueError(f"{path}: its name has no split; name the file like train-00000-of-00001{path.suffix}, or "
+                             "convert it alone")
+        splits.setdefault(split or "train", []).append(path)
     return splits
 
 
@@ -98,30 +106,52 @@ def _saved(directory: Path) -> list[Path]:
 
 
 def _of_config(source: Path, config: str | None) -> list[Path]:
-    """The files of a repository's data set."""
+    """The files of one data set of a repository."""
     found: dict[str, list[Path]] = {}
-    for path in sorted(path for ending in _ENDINGS for path in source.rglob(f"*{ending}")):
-        folders = path.relative_to(source).parts[:-1]
-        found.setdefault(folders[0] if folders and folders[0] != _split_of(path) else "", []).append(path)
+    for path in sorted((path for ending in _ENDINGS for path in source.rglob(f"*{ending}")), key=_order):
+        folders = list(path.relative_to(source).parts[:-1])
+        # datasets keeps results of map() as cache-*.arrow.
+        if path.name.startswith(("cache-", "tmp")) or any(folder.startswith(".") for folder in folders):
+            continue
+        if folders and _split_of(path)[1]:
+            folders.pop()
+        if folders[:1] == ["data"]:
+            folders.pop(0)
+        found.setdefault("/".join(folders) or "data", []).append(path)
     if not found:
         raise ValueError(f"{source}: no {' or '.join(_ENDINGS)} files")
-    names = sorted(name for name in found if name not in ("", "data"))
-    if config:
-        if config not in found and names:
-            raise ValueError(f"{source}: no data set {config}; there are {', '.join(names)}")
-        return found.get(config) or found.get("data") or found[""]
-    if len(found) > 1:
-        raise ValueError(f"{source}: several data sets ({', '.join(names)}): choose one with --config")
-    return next(iter(found.values()))
+    wanted = [name for name in found if config is None or name == config or name.startswith(f"{config}/")]
+    if not wanted:
+        raise ValueError(f"{source}: no data set {config}; there are {', '.join(found)}")
+    if len(wanted) > 1:
+        raise ValueError(f"{source}: several data sets ({', '.join(wanted)}): choose one with --config")
+    return found[wanted[0]]
 
 
-def _split_of(path: Path) -> str:
-    """train of train-00000-of-00002.parquet, train/0000.parquet and squad-train.arrow; empty: the name has none."""
-    stem = re.sub(r"-\d+-of-\d+$", "", path.stem)
-    if re.fullmatch(r"\d+|data", stem):
-        stem = path.parent.name.removeprefix("partial-")
-    name = stem.rpartition("-")[2]
-    return name if re.match(r"train|valid|dev|test", name) else ""
+def _order(path: Path) -> list[Any]:
+    """Part 10 comes after part 2."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
+
+
+def _split_of(path: Path) -> tuple[str, bool]:
+    """The split that a path names, and whether its folder does. An empty name: neither does.
+
+    train of train-00000-of-00002.parquet, squad-train.arrow, train/0000.parquet and train-clean.parquet.
+    """
+    any_name, known = r"\w+(?:\.\w+)*", "|".join(_SPLITS)
+    shard = re.fullmatch(rf"(?:.*-)?({any_name})-\d+-of-\d+(?:-[0-9a-f]+)?", path.stem)
+    if shard and shard[1] != "data":
+        return _SPLITS.get(shard[1], shard[1]), False
+    folder = path.parent.name.removeprefix("partial-")
+    if path.stem.isdigit() and re.fullmatch(any_name, folder):
+        return _SPLITS.get(folder, folder), True
+    for name, is_folder in ((path.stem, False), (folder, True)):
+        if exact := re.fullmatch(rf"(?:.*-)?((?:{known})(?:[_.]{any_name})?)", name):
+            return _SPLITS.get(exact[1], exact[1]), is_folder
+        words = [word for word in re.split(r"[^a-z]+", name) if word in _SPLITS]
+        if words and not is_folder:
+            return _SPLITS[words[0]], False
+    return "", False
 
 
 def _read(path: Path) -> Any:
@@ -136,138 +166,238 @@ class _Table:
 
     def __init__(self, files: list[Path], columns: Sequence[str] | None) -> None:
         self._files = files
-        with _opened(files[0]) as (schema, _):
-            self._schema = schema
-        there = self._schema.names
+        self.columns, self.features = self._described(files[0], columns)
+        self._kinds: dict[str, Any] = {}
+        for path in files:
+            there, features = self._described(path, columns)
+            if set(there) != set(self.columns):
+                raise ValueError(f"{path}: its columns are {', '.join(there)}, but {files[0]} has {', '.join(self.columns)}")
+            if features != self.features:
+                raise ValueError(f"{path}: its classes differ from those of {files[0]}")
+
+    def _described(self, path: Path, columns: Sequence[str] | None) -> tuple[list[str], dict[str, Any]]:
+        """The columns to read, and the features of those that have classes."""
+        with _opened(path, None) as (schema, _):
+            there = schema.names
+        if len(set(there)) != len(there):
+            raise ValueError(f"{path}: several columns have one name: {', '.join(there)}")
         for column in columns or ():
             if column not in there:
-                raise ValueError(f"{files[0]}: no column {column}; there are {', '.join(there)}")
-        self.columns = list(columns or there)
-        for column in self.columns:
-            _check_type(files[0], column, self._schema.field(column).type)
-        features = json.loads((self._schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        self.classes = {name: names for name in self.columns if (names := _names_of_classes(features.get(name)))}
+                raise ValueError(f"{path}: no column {column}; there are {', '.join(there)}")
+        wanted = list(columns or there)
+        wrong = [f"{column} ({schema.field(column).type})" for column in wanted if _kind(schema.field(column).type) is None]
+        if wrong:
+            raise ValueError(f"{path}: JSON cannot hold the type of {', '.join(wrong)}; choose other columns with --columns")
+        try:
+            metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        except ValueError as problem:
+            raise ValueError(f"{path}: its metadata of datasets is not JSON: {problem}") from problem
+        features = ((metadata or {}).get("info") or {}).get("features") or {}
+        return wanted, {name: features[name] for name in sorted(wanted) if name in features and _has_classes(features[name])}
 
     @property
     def ending(self) -> str:
-        if {"context", "question", "answers"} <= set(self.columns):
-            return ".json"
-        return ".txt" if self.columns == ["text"] else ".jsonl"
+        return ".json" if {"context", "question", "answers"} <= set(self.columns) else ".jsonl"
 
     def rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each row, and its place for messages."""
         for path in self._files:
             row = 0
-            with _opened(path) as (schema, batches):
-                if not schema.equals(self._schema):
-                    raise ValueError(f"{path}: other columns or types than {self._files[0]}")
+            with _opened(path, self.columns) as (schema, batches):
+                for name in self.columns:
+                    kind = _kind(schema.field(name).type)
+                    if not _agree(kind, self._kinds.setdefault(name, kind)):
+                        raise ValueError(f"{path}: column {name} is of type {schema.field(name).type}, unlike in "
+                                         f"{self._files[0]}")
                 for batch in batches:
-                    for values in batch.select(self.columns).to_pylist():
+                    for values in batch.to_pylist():
                         row += 1
                         place = f"{path}, row {row}"
-                        yield place, values | {name: _named(place, name, values[name], names)
-                                               for name, names in self.classes.items()}
+                        for name, feature in self.features.items():
+                            values[name] = _named(f"{place}: {name}", feature, values[name])
+                        yield place, {name: values[name] for name in self.columns}
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Iterable[Any]]]:
-    """A file's schema and its record batches."""
+def _opened(path: Path, columns: list[str] | None) -> Iterator[tuple[Any, Iterable[Any]]]:
+    """A file's schema, and its record batches of at most _BATCH rows."""
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
         if path.suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
-                yield file.schema_arrow, file.iter_batches(_BATCH)
+                yield file.schema_arrow, file.iter_batches(_BATCH, columns=columns)
             return
         with pa.memory_map(os.fspath(path)) as mapped:
-            file = mapped.read(6) == b"ARROW1"
+            is_file = mapped.read(6) == b"ARROW1"
             mapped.seek(0)
-            if file:
-                with pa.ipc.open_file(mapped) as reader:
-                    yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                with pa.ipc.open_stream(mapped) as reader:
-                    yield reader.schema, reader
-    except pa.ArrowInvalid as problem:
-        raise ValueError(f"{path}: {problem}") from problem
+            with (pa.ipc.open_file if is_file else pa.ipc.open_stream)(mapped) as reader:
+                batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+                yield reader.schema, (batch.slice(first, _BATCH).select(columns or batch.schema.names)
+                                      for batch in batches for first in range(0, batch.num_rows, _BATCH))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
+        if isinstance(problem, OSError) and problem.errno is not None:  # of the operating system
+            raise
+        with path.open("rb") as file:
+            is_pointer = file.read(20) == b"version https://git-"
+        told = "a pointer of Git LFS; run `git lfs pull`" if is_pointer else str(problem).strip()
+        raise ValueError(f"{path}: {told}") from problem
 
 
-def _check_type(path: Path, column: str, kind: Any) -> None:
+def _kind(type_: Any) -> Any:
+    """What a type is in JSON: "text", "number", "boolean", "null", ["list", kind] or a dictionary of kinds; None: JSON
+    cannot hold it."""
     from pyarrow import types
 
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        _check_type(path, column, kind.value_type)
-    elif types.is_struct(kind):
-        for field in kind:
-            _check_type(path, f"{column}.{field.name}", field.type)
-    elif not (types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_floating(kind)
-              or types.is_boolean(kind) or types.is_null(kind)):
-        raise ValueError(f"{path}: column {column} has the type {kind}, which JSON has not; choose others with --columns")
+    def is_a(*names: str) -> bool:
+        return any(test(type_) for name in names if (test := getattr(types, f"is_{name}", None)) is not None)
 
-
-def _names_of_classes(feature: Any) -> list[str] | None:
-    """Of a feature of `datasets`: a class, or a list of them."""
-    while isinstance(feature, (list, dict)):
-        if isinstance(feature, list):  # the oldest form of a list
-            feature = feature[0] if len(feature) == 1 else None
-        elif feature.get("_type") == "ClassLabel":
-            return feature.get("names")
-        else:
-            feature = feature.get("feature") if feature.get("_type") in ("Sequence", "List", "LargeList") else None
+    if is_a("dictionary"):
+        return _kind(type_.value_type)
+    if is_a("list", "large_list", "fixed_size_list", "list_view", "large_list_view"):
+        item = _kind(type_.value_type)
+        return None if item is None else ["list", item]
+    if is_a("struct"):
+        fields = {field.name: _kind(field.type) for field in type_}
+        return None if None in fields.values() else fields
+    for kind, names in (("text", ("string", "large_string", "string_view")), ("number", ("integer", "floating")),
+                        ("boolean", ("boolean",)), ("null", ("null",))):
+        if is_a(*names):
+            return kind
     return None
 
 
-def _named(place: str, column: str, value: Any, names: list[str]) -> Any:
-    if isinstance(value, list):
-        return [_named(place, column, one, names) for one in value]
-    if value is None or value == -1:
+def _agree(a: Any, b: Any) -> bool:
+    """Whether two files' kinds of a column go together."""
+    if "null" in (a, b):
+        return True
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_agree(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return _agree(a[1], b[1])
+    return a == b
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+def _item(feature: Any) -> Any:
+    """The feature of a list's items; None: the feature is not a list. [feature] is the oldest form."""
+    if isinstance(feature, list):
+        return feature[0] if len(feature) == 1 else None
+    return feature.get("feature") if feature.get("_type") in ("Sequence", "List", "LargeList") else None
+
+
+def _has_classes(feature: Any) -> bool:
+    if (item := _item(feature)) is not None:
+        return _has_classes(item)
+    if not isinstance(feature, dict):
+        return False
+    return feature.get("_type") == "ClassLabel" or any(
+        _has_classes(inner) for inner in feature.values() if isinstance(inner, (dict, list)))
+
+
+def _named(place: str, feature: Any, value: Any) -> Any:
+    """The value with names in place of the ids of its classes."""
+    if value is None or not _has_classes(feature):
+        return value
+    if (item := _item(feature)) is not None:
+        if isinstance(value, dict):  # datasets keeps a Sequence of a dictionary as a dictionary of lists
+            return {name: _named(place, [item[name]], inner) for name, inner in value.items()}
+        return [_named(place, item, one) for one in value]
+    if isinstance(value, dict):
+        return {name: _named(place, feature[name], inner) for name, inner in value.items()}
+    if isinstance(value, str):
+        return value
+    names = feature.get("names") or []
+    if value == -1:
         return None
-    if not 0 <= value < len(names):
-        raise ValueError(f"{place}: {column} is {value}, but there are {len(names)} classes")
+    if not isinstance(value, int) or not 0 <= value < len(names):
+        raise ValueError(f"{place} is {value}, but the {len(names)} classes have the ids from 0")
     return names[value]
 
 
-# --- what is written --------------------------------------------------------------------------------------------------
+def _same_classes(tables: Iterable[_Table]) -> dict[str, Any]:
+    """The classes of all splits."""
+    classes: dict[str, Any] = {}
+    for table in tables:
+        for name, feature in table.features.items():
+            if classes.setdefault(name, feature) != feature:
+                raise ValueError(f"column {name} has other classes in another split; convert the splits one by one")
+    return classes
 
 
-def _write(table: _Table, file: TextIO, split: str, report: Callable[[str], None]) -> int:
-    rows, told = 0, time.monotonic()
-    if table.ending == ".json":
-        file.write('{"data": [\n')
-    for place, row in table.rows():
-        if table.ending == ".txt":
-            file.write((row["text"] or "").removesuffix("\n") + "\n")
-        else:
-            try:
-                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-            except ValueError as problem:
-                raise ValueError(f"{place}: a number is NaN or infinite, which JSON has not") from problem
-            file.write((",\n" if table.ending == ".json" and rows > 0 else "") + text)
-            if table.ending == ".jsonl":
-                file.write("\n")
-        rows += 1
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
-            report(f"{split}: {rows:,} rows so far")
-    if table.ending == ".json":
-        file.write("\n]}\n")
-    report(f"{split}: {rows:,} rows in {file.name.removesuffix('.part')}")
-    return rows
+# --- the output -------------------------------------------------------------------------------------------------------
+
+
+def _check_output(source: Path, output: Path) -> None:
+    if output.resolve() == source.resolve() or source.resolve() in output.resolve().parents:
+        raise ValueError(f"{output}: the output lies in the source; choose another directory")
+    if output.exists() and not output.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(output))
+    if output.is_dir() and any(output.iterdir()) and not _is_own(output):
+        raise ValueError(f"{output}: the directory has files that shoal.data did not write; choose another one")
+
+
+def _is_own(directory: Path) -> bool:
+    try:
+        return _read(directory / _INFO).get("written_by") == _MARK["written_by"]
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 @contextlib.contextmanager
-def _whole(path: Path) -> Iterator[tuple[Path, TextIO]]:
-    """A file that appears under its name when all of it is on the disk."""
-    part = path.with_name(path.name + ".part")
+def _replaced(output: Path) -> Iterator[Path]:
+    """A directory that takes the place of `output` when all of its files are on the disk."""
+    part, old = output.with_name(f".{output.name}.shoal-part"), output.with_name(f".{output.name}.shoal-old")
+    for left in (part, old):  # of a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part.mkdir()
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            yield path, file
+        yield part
+        if output.exists():
+            output.rename(old)
+        part.rename(output)
+    finally:
+        for left in (part, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[TextIO]:
+    """A new file that is on the disk at the end."""
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    except OSError as problem:
+        if problem.filename is not None:
+            raise
+        raise OSError(problem.errno, problem.strerror, os.fspath(path)) from problem
+
+
+def _write(table: _Table, path: Path, split: str, report: Callable[[str], None]) -> int:
+    is_list = table.ending == ".json"
+    rows, told = 0, time.monotonic()
+    with _created(path) as file:
+        file.write('{"data": [' if is_list else "")
+        for place, row in table.rows():
+            try:
+                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+            except ValueError as problem:
+                raise ValueError(f"{place}: JSON cannot hold NaN and infinity; choose other columns with "
+                                 "--columns") from problem
+            file.write((",\n" if rows > 0 else "\n") + text if is_list else text + "\n")
+            rows += 1
+            if time.monotonic() - told > 5:
+                told = time.monotonic()
+                report(f"{split}: {rows:,} rows so far")
+        file.write("\n]}\n" if is_list else "")
+    report(f"{split}: {rows:,} rows")
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -275,7 +405,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="a .parquet or .arrow file, a directory of save_to_disk(), or a repository's copy")
     parser.add_argument("output", help="the directory for train.jsonl and so on")
     parser.add_argument("--config", help="one of several data sets in the source: mnli of glue")
-    parser.add_argument("--columns", type=lambda text: text.split(","), help="columns to write, with commas; default: all")
+    parser.add_argument("--columns", help="the columns to write, with commas; default: all",
+                        type=lambda text: [name.strip() for name in text.split(",")])
     parser.add_argument("--json", action="store_true", help="print the files and their rows as JSON")
     given = parser.parse_args(arguments)
     try:
@@ -285,6 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shoal.data: {problem}", file=sys.stderr)
         # The programs' statuses: docs/reference/exit-status.md.
         return 3 if isinstance(problem, (ValueError, FileNotFoundError)) else 4 if isinstance(problem, OSError) else 2
+    print(f"next: `shoal train --data {given.output} ...`", file=sys.stderr)
     if given.json:
         print(json.dumps({split: {"file": os.fspath(one.path), "rows": one.rows} for split, one in written.items()}))
     return 0

@@ -39,6 +39,19 @@ FileLock::~FileLock() {
   ::close(descriptor_);
 }
 
+void FileLock::remove_if_free(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    if (errno != ENOENT)
+      log::warn("the lock {} that an earlier run left cannot be opened: {}", path,
+                std::strerror(errno));
+    return;
+  }
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+    best_effort("remove a lock that an earlier run left", [&] { remove_file(path); });
+  ::close(descriptor);
+}
+
 int FileLock::lock(const std::function<void()>& waiting) {
   int result = 0;
   while ((result = ::flock(descriptor_, LOCK_EX | LOCK_NB)) != 0 &&

@@ -18,6 +18,9 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Removes the file at `path` if no process holds its lock: a process that was killed left it.
+  static void remove_if_free(const std::string& path);
+
  private:
   int lock(const std::function<void()>& waiting);
   std::string path_;

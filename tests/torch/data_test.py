@@ -137,17 +137,67 @@ class Data(unittest.TestCase):
         self.assertEqual(list(data.convert(self.directory / "squad-train.arrow", self.output)), ["train"])
         self.assertEqual(lines(self.output / "train.jsonl"), [{"a": 2}])
 
-    def test_text_alone_is_written_as_lines(self):
-        write(self.source / "data" / "train-00000-of-00001.parquet", table_of([{"text": " = Title = \n"}, {"text": ""}, {"text": "é"}]))
+    def test_names_of_files_give_splits(self):
+        for path, split in (("data/train-00000-of-00002.parquet", "train"), ("train-00000-of-00001-a09b74b3ef9c3b56.parquet", "train"),
+                            ("data/val-00000-of-00001.parquet", "validation"), ("newstest2014-00000-of-00001.parquet", "newstest2014"),
+                            ("c/unsupervised-00000-of-00001.parquet", "unsupervised"), ("test-clean.parquet", "test"),
+                            ("train.clean.100-00000-of-00001.parquet", "train.clean.100"), ("train_sft.parquet", "train_sft"),
+                            ("validation_matched.parquet", "validation_matched"), ("squad-train.arrow", "train"),
+                            ("wikitext-train-00000-of-00002.arrow", "train"), ("default/train/0000.parquet", "train"),
+                            ("default/partial-challenge/0000.parquet", "challenge"), ("data/test/part-0.parquet", "test"),
+                            ("dev.parquet", "validation"), ("rows.parquet", ""), ("constraint.parquet", "")):
+            with self.subTest(path):
+                self.assertEqual(data._split_of(Path(path))[0], split)
+
+    def test_splits_and_data_sets_stay_apart(self):
+        one = [{"a": 1}]
+        for files, config, wanted in (
+                (("data/train-00000-of-00001-a09b74b3.parquet", "data/test-00000-of-00001-a09b74b3.parquet"), None, {"train", "test"}),
+                (("train/a.parquet", "test/a.parquet"), None, {"train", "test"}),
+                (("data/train/part-0.parquet", "data/test/part-0.parquet"), None, {"train", "test"}),
+                (("data/en/train-0-of-1.parquet", "data/de/test-0-of-1.parquet"), "en", {"train"}),
+                (("data/en/train-0-of-1.parquet", "data/de/test-0-of-1.parquet"), None, "several data sets (data/en, data/de|de, en)"),
+                (("data/train-0-of-1.parquet", "en/test-0-of-1.parquet"), "data", {"train"}),
+                (("data/train-0-of-1.parquet",), "mnli", "no data set mnli; there are data"),
+                (("train.parquet", "rows.parquet"), None, "rows.parquet: its name has no split"),
+                (("train.parquet", "cache-1234.arrow", ".cache/x.parquet"), None, {"train"}),
+                (("snapshots/h1/a/train-0-of-1.parquet", "snapshots/h1/b/train-0-of-1.parquet"), None, "several data sets")):
+            with self.subTest(files=files, config=config), tempfile.TemporaryDirectory() as directory:
+                for name in files:
+                    write(Path(directory) / name, table_of(one))
+                if isinstance(wanted, str):
+                    with self.assertRaisesRegex(ValueError, wanted.split("|")[0].split("(")[0]):
+                        data.convert(directory, self.output, config=config)
+                else:
+                    self.assertEqual(set(data.convert(directory, self.output, config=config)), wanted)
+
+    def test_shards_are_in_the_order_of_their_numbers(self):
+        for i in range(11):
+            write(self.source / f"train-{i}-of-11.parquet", table_of([{"a": i}]))
         data.convert(self.source, self.output)
-        self.assertEqual((self.output / "train.txt").read_bytes(), " = Title = \n\né\n".encode())
+        self.assertEqual([row["a"] for row in lines(self.output / "train.jsonl")], list(range(11)))
+
+    def test_a_text_stays_one_document(self):
+        texts = [" = Title = \n", "", "two\nlines\r\nand \u2028 é", "word " * 40]
+        write(self.source / "data" / "train-00000-of-00001.parquet", table_of([{"text": text} for text in texts]))
+        data.convert(self.source, self.output)
+        written = (self.output / "train.jsonl").read_bytes().split(b"\n")
+        self.assertEqual([json.loads(line)["text"] for line in written[:-1]], texts)
+        self.assert_trains("--task", "masked-lm", "--validation_split_percentage", "0", "--do_eval", "false")
+
+    def test_types_of_other_libraries(self):
+        words = pa.array(["a", None, "a"])
+        write(self.source / "train.parquet", pa.table({"x": words.dictionary_encode(), "y": words.cast(pa.large_string()),
+                                                       "z": pa.array([1, 2, 3], pa.uint8())}))
+        data.convert(self.source, self.output)
+        self.assertEqual(lines(self.output / "train.jsonl")[:2], [{"x": "a", "y": "a", "z": 1}, {"x": None, "y": None, "z": 2}])
 
     def test_some_columns(self):
         write(self.source / "train.parquet", pa.table({"text": ["a"], "image": [b"\xff"]}))
-        with self.assertRaisesRegex(ValueError, "column image has the type binary"):
+        with self.assertRaisesRegex(ValueError, r"JSON cannot hold the type of image \(binary\)"):
             data.convert(self.source, self.output)
         data.convert(self.source, self.output, columns=["text"])
-        self.assertEqual((self.output / "train.txt").read_text(), "a\n")
+        self.assertEqual(lines(self.output / "train.jsonl"), [{"text": "a"}])
         with self.assertRaisesRegex(ValueError, "no column label; there are text, image"):
             data.convert(self.source, self.output, columns=["label"])
 
@@ -164,34 +214,76 @@ class Data(unittest.TestCase):
         self.assertLess(pa.default_memory_pool().max_memory() - peak, 32 * 2**20)
         self.assertGreater((self.output / "train.jsonl").stat().st_size, 100 * 10**6)
 
+    def test_classes_inside_structures(self):
+        tag = {"names": ["no", "yes"], "_type": "ClassLabel"}
+        features = {"s": {"a": tag, "b": TEXT}, "q": {"feature": {"a": tag}, "_type": "Sequence"}, "l": [{"a": tag}]}
+        write(self.source / "train.parquet", table_of([{"s": {"a": 1, "b": "x"}, "q": {"a": [0, 1]}, "l": [{"a": 1}]}], features))
+        data.convert(self.source, self.output)
+        self.assertEqual(lines(self.output / "train.jsonl"), [{"s": {"a": "yes", "b": "x"}, "q": {"a": ["no", "yes"]}, "l": [{"a": "yes"}]}])
+
     # What is refused.
+
+    def test_files_with_other_classes(self):
+        names = {"names": MNLI, "_type": "ClassLabel"}
+        write(self.source / "train-0-of-2.parquet", table_of([{"label": 0}], {"label": names}))
+        for other in ({"label": names | {"names": MNLI[::-1]}}, None):
+            write(self.source / "train-1-of-2.parquet", table_of([{"label": 0}], other))
+            with self.assertRaisesRegex(ValueError, "train-1-of-2.parquet: its classes differ"):
+                data.convert(self.source, self.output)
+        (self.source / "train-1-of-2.parquet").rename(self.source / "test-0-of-1.parquet")
+        write(self.source / "test-0-of-1.parquet", table_of([{"label": 0}], {"label": names | {"names": MNLI[::-1]}}))
+        with self.assertRaisesRegex(ValueError, "other classes in another split"):
+            data.convert(self.source, self.output)
+
+    def test_directories_of_others_stay(self):
+        write(self.source / "train.parquet", table_of([{"a": 1}]))
+        for output in (self.source, self.source / "below"):
+            with self.assertRaisesRegex(ValueError, "lies in the source"):
+                data.convert(self.source, output)
+        self.output.mkdir()
+        (self.output / "mine.txt").touch()
+        with self.assertRaisesRegex(ValueError, "files that shoal.data did not write"):
+            data.convert(self.source, self.output)
+        (self.output / "mine.txt").unlink()
+        data.convert(self.source, self.output)
+        (self.source / "train.parquet").rename(self.source / "test.parquet")
+        data.convert(self.source, self.output)
+        self.assertEqual(sorted(path.name for path in self.output.iterdir()), ["dataset_info.json", "test.jsonl"])
 
     def test_bad_values_are_named_by_row(self):
         write(self.source / "train.parquet", pa.table({"score": [1.0, float("nan")]}))
-        with self.assertRaisesRegex(ValueError, "train.parquet, row 2: a number is NaN"):
+        with self.assertRaisesRegex(ValueError, "train.parquet, row 2: JSON cannot hold NaN"):
             data.convert(self.source, self.output)
         write(self.source / "train.parquet", table_of([{"label": 0}, {"label": 3}], {"label": {"names": MNLI, "_type": "ClassLabel"}}))
-        with self.assertRaisesRegex(ValueError, "row 2: label is 3, but there are 3 classes"):
+        with self.assertRaisesRegex(ValueError, "row 2: label is 3, but the 3 classes"):
             data.convert(self.source, self.output)
 
-    def test_a_failure_leaves_the_old_file(self):
-        write(self.source / "train.parquet", pa.table({"a": [1.0]}))
+    def test_a_failure_leaves_the_old_directory(self):
+        for split in ("train", "validation"):
+            write(self.source / f"{split}.parquet", pa.table({"a": [1.0]}))
         data.convert(self.source, self.output)
-        write(self.source / "train.parquet", pa.table({"a": [float("inf")]}))
-        with self.assertRaises(ValueError):
+        write(self.source / "train.parquet", pa.table({"a": [2.0]}))
+        write(self.source / "validation.parquet", pa.table({"a": [float("inf")]}))
+        with self.assertRaisesRegex(ValueError, "JSON cannot hold NaN"):
             data.convert(self.source, self.output)
         self.assertEqual(lines(self.output / "train.jsonl"), [{"a": 1.0}])
-        self.assertEqual([path.name for path in self.output.iterdir()], ["train.jsonl"])
+        self.assertEqual(sorted(path.name for path in self.directory.iterdir()), ["output", "source"])
 
     def test_damaged_files_and_other_columns(self):
         (self.directory / "train.parquet").write_bytes(b"PAR1 and no more")
         (self.directory / "test.arrow").write_bytes(b"nothing of Arrow's")
+        (self.directory / "lfs.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
+        with self.assertRaisesRegex(ValueError, "git lfs pull"):
+            data.convert(self.directory / "lfs.parquet", self.output)
         for name in ("train.parquet", "test.arrow"):
             with self.assertRaisesRegex(ValueError, name):
                 data.convert(self.directory / name, self.output)
         write(self.source / "train-0-of-2.parquet", table_of([{"a": 1}]))
         write(self.source / "train-1-of-2.parquet", table_of([{"a": "x"}]))
-        with self.assertRaisesRegex(ValueError, "train-1-of-2.parquet: other columns or types"):
+        with self.assertRaisesRegex(ValueError, "train-1-of-2.parquet: column a is of type string, unlike in"):
+            data.convert(self.source, self.output)
+        write(self.source / "train-1-of-2.parquet", table_of([{"b": 1}]))
+        with self.assertRaisesRegex(ValueError, "train-1-of-2.parquet: its columns are b, but"):
             data.convert(self.source, self.output)
 
     def test_no_data_set(self):
@@ -218,16 +310,16 @@ class Data(unittest.TestCase):
             self.assertEqual(data.main([str(self.directory / "none"), str(self.output)]), 3)
             (self.directory / "file").touch()
             self.assertEqual(data.main([str(self.source), str(self.directory / "file")]), 4)
-        self.assertEqual(json.loads(out.getvalue()), {"train": {"file": str(self.output / "train.txt"), "rows": 1}})
-        self.assertIn("train: 1 rows in", said.getvalue())
+        self.assertEqual(json.loads(out.getvalue()), {"train": {"file": str(self.output / "train.jsonl"), "rows": 1}})
+        self.assertIn("train: 1 rows", said.getvalue())
 
     def test_training_names_the_command(self):
         write(self.source / "train.parquet", table_of(questions(1)))
         for options in (["--train_file", self.source / "train.parquet", "--task", "masked-lm"],
                         ["--data", self.source, "--dataset_name", "squad"], ["--data", self.source, "--task_name", "mnli"]):
             run = self.train(*options)
-            self.assertEqual(run.returncode, 2)
-            self.assertRegex(run.stderr, "Parquet or Arrow tables; run `python -m shoal.data .*source.* DIRECTORY` and give --data")
+            self.assertEqual(run.returncode, 2 if options[0] == "--train_file" else 3)
+            self.assertRegex(run.stderr, "Parquet or Arrow file.*run `python -m shoal.data '.*source.*' DIRECTORY`, and train")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def _configurations():
             vocab_size=53, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
             max_position_embeddings=32, use_parallel_residual=True)),
         "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**decoder, sliding_window=6)),
-        "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig(**decoder)),
+        "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig(**decoder | {"hidden_size": 24})),  # embeddings times 24^0.5
         "gemma3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(
             **decoder, sliding_window=6, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=4)),
         "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**decoder)),

@@ -229,8 +229,11 @@ def step(model, run):
     with mock.patch.object(pipeline, "applied", functools.partial(_noted, begun, pipeline.applied)):
         model.zero_grad(set_to_none=False)
         train_step(model, batch_of(2 * run.microbatches, LENGTH))
+    assert begun or run.config.get("partitions", 1) == 1, "a pipeline no longer computes in applied()"
     begun.discard(threading.get_native_id())
+    deadline = time.monotonic() + 30
     while begun.intersection(map(int, os.listdir("/proc/self/task"))):
+        assert time.monotonic() < deadline, "a thread of the pipeline has not ended within 30 s"
         time.sleep(0.001)
 
 

@@ -59,9 +59,10 @@ bool is_table(const std::string& file) {
   return file.ends_with(".parquet") || file.ends_with(".arrow");
 }
 
-Error tables_error(const std::string& path) {
-  return {ErrorCode::invalid_argument, path + ": Parquet or Arrow tables",
-          fmt::format("run `python -m shoal.data {} DIRECTORY` and give --data DIRECTORY", path)};
+// How Parquet or Arrow files become those that this program reads.
+std::string table_remedy(const std::string& path) {
+  return fmt::format(
+      "run `python -m shoal.data '{}' DIRECTORY`, and train on the files in DIRECTORY", path);
 }
 
 // One split of a data set, with the names of its files.
@@ -120,7 +121,9 @@ class Finder {
       if (problem.code() == ErrorCode::not_found)
         for (const fs::path& base : bases_)
           for (const DirectoryEntry& entry : list_tree(base))
-            if (is_table(entry.name)) throw tables_error(base);
+            if (is_table(entry.name))
+              throw Error(problem.code(), problem.message(),
+                          "the directory has Parquet or Arrow files: " + table_remedy(base));
       throw;
     }
   }
@@ -147,7 +150,6 @@ class Finder {
     if (!test_mismatched_.empty()) fill(a_.data.test_mismatched_file, test_mismatched_);
   }
 
- private:
   void say_task(const std::string& task, const std::string& why) {
     a_.model.task = task;
     notices_.push_back(fmt::format("task: {}, because {}", task, why));
@@ -333,7 +335,9 @@ void find_files(RunArguments& arguments, std::vector<std::string>& notices) {
   Finder(arguments, notices).find();
   for (const std::string* file : {&data.train_file, &data.validation_file, &data.test_file,
                                   &data.validation_mismatched_file, &data.test_mismatched_file})
-    if (is_table(*file)) throw tables_error(*file);
+    if (is_table(*file))
+      throw Error(ErrorCode::invalid_argument, *file + " is a Parquet or Arrow file",
+                  table_remedy(*file));
   if (!data.validation_file.empty() && data.validation_split_percentage > 0)
     notices.emplace_back("validation_split_percentage has no effect: there is a validation_file");
 }

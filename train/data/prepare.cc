@@ -379,15 +379,16 @@ PreparedData prepare_data(const Tokenizer& tokenizer, const PrepareOptions& opti
   };
   const std::string lock_path =
       (fs::path(options.output_directory) / (result.key + ".lock")).string();
-  // The lock of a run that was killed is left; taking it removes it.
-  const bool is_locked = path_exists(lock_path);
-  if (!options.overwrite_cache && !is_locked && found(true)) return result;
+  if (!options.overwrite_cache && found(true)) {
+    FileLock::remove_if_free(lock_path);
+    return result;
+  }
   make_directories(options.output_directory);
   // Going on without the lock is safe: processes that prepare the same text write the same tokens,
   // and each writes atomically.
   const FileLock lock(lock_path, options.waiting,
                       "another run may prepare the same text at the same time");
-  if (!options.overwrite_cache && found(is_locked)) return result;  // an earlier holder made it
+  if (!options.overwrite_cache && found(false)) return result;  // an earlier holder made it
   write_splits(tokenizer, options, inputs, validation, result);
   result.seconds = seconds_since(start);
   return result;
