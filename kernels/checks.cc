@@ -284,7 +284,9 @@ void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {
                 vocabulary);
 }
 
-void adamw(const char* operation, const AdamWArgs& args) {
+namespace {
+// What AdamWArgs have for every rule that reads them.
+void first_moment_rule(const char* operation, const AdamWArgs& args) {
   const std::int64_t count = args.master.shape.count();
   if (args.rounding) {
     SHOAL_CHECK(args.master.dtype == DType::bf16 && !args.parameter.defined(),
@@ -296,10 +298,20 @@ void adamw(const char* operation, const AdamWArgs& args) {
     flat_f32(operation, "master", args.master, count);
   }
   flat_f32(operation, "first_moment", args.first_moment, count);
-  flat_f32(operation, "second_moment", args.second_moment, count);
   flat_f32(operation, "gradient", args.gradient, count);
   parameter_copy(operation, args.parameter, count);
   step_state(operation, args.state, args.gradient.device);
+}
+}  // namespace
+
+void adamw(const char* operation, const AdamWArgs& args) {
+  first_moment_rule(operation, args);
+  flat_f32(operation, "second_moment", args.second_moment, args.master.shape.count());
+}
+
+void lion(std::span<const AdamWArgs> tensors) {
+  for (const AdamWArgs& one : tensors) first_moment_rule("lion", one);
+  alike("lion", tensors);
 }
 
 void alike(const char* operation, std::span<const AdamWArgs> tensors) {

@@ -43,6 +43,7 @@ std::int64_t matrices(const ConstView& x);
 void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary);
 
 void adamw(const char* operation, const AdamWArgs& args);
+void lion(std::span<const AdamWArgs> tensors);
 // Tensors of one call must agree in everything but memory and weight decay.
 void alike(const char* operation, std::span<const AdamWArgs> tensors);
 void sgd(const SgdArgs& args);

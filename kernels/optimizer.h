@@ -33,6 +33,10 @@ struct AdamWArgs {
   const StepState* state = nullptr;  // never null; read when the update runs
 };
 
+// Lion (Chen et al., 2023), with AdamWArgs, whose second_moment and epsilon it does not read:
+//   p *= 1 - lr*weight_decay; p -= lr * sign(m + (1 - beta1)*(g - m)); m += (1 - beta2)*(g - m).
+// The sign of 0 is 0.
+
 // torch.optim.SGD: g += weight_decay*p; at the first update (state->step == 1) buf = g, otherwise
 // buf = momentum*buf + (1 - dampening)*g; p -= lr * (nesterov ? g + momentum*buf : buf).
 struct SgdArgs {
@@ -77,6 +81,8 @@ class OptimizerKernels {
   // Same as one adamw() per element of `args`, in as few launches as the device allows. `args`
   // share beta1, beta2, epsilon, state and whether they have masters.
   virtual void adamw_many(std::span<const AdamWArgs> args, Stream stream);
+  // One Lion update per element of `args`, which share what adamw_many() requires.
+  virtual void lion_many(std::span<const AdamWArgs> args, Stream stream) = 0;
   // out[0] (f64) = sum of squares over all of `xs`, added in order.
   virtual void sum_of_squares_many(std::span<const ConstView> xs, View out, Stream stream);
 

@@ -214,6 +214,8 @@ void add_optimizers(Bench& bench) {
   Row row = row_of("adamw", DType::bf16, shape, 1);
   row.bytes += 28 * shape.count();
   bench.add_row(row, Bound::copy, [=, &k] { k.adamw(mixed, {}); });
+  bench.add_row(row_of("lion", DType::f32, shape, 5), Bound::copy,
+                [=, &k] { k.lion_many({&adamw, 1}, {}); });
   const View squares = bench.tensor(Shape{1, 2}, DType::f64);
   // Moments: 4 reads and 2 writes. Application: 3 reads and 1 write.
   bench.add_row(row_of("lamb", DType::f32, shape, 10), Bound::copy, [=, &k] {

@@ -15,6 +15,7 @@ AdamWFactors::AdamWFactors(const AdamWArgs& args) {
   const double correction1_exact = 1 - std::pow(args.beta1, step);
   const double correction2_exact = 1 - std::pow(args.beta2, step);
   gradient_scale = args.state->gradient_scale;
+  learning_rate = args.state->learning_rate;
   decay = static_cast<float>(1 - rate * args.weight_decay);
   one_minus_beta1 = static_cast<float>(1 - args.beta1);
   beta2 = static_cast<float>(args.beta2);
@@ -51,6 +52,17 @@ class CpuOptimizer final : public OptimizerKernels {
     const AdamWFactors factors(args);
     over(args.master,
          [&](std::int64_t first, std::int64_t count) { adamw_range(args, factors, first, count); });
+  }
+
+  void lion_many(std::span<const AdamWArgs> all, Stream) override {
+    check::lion(all);
+    for (const AdamWArgs& args : all) {
+      if (args.state->skip) return;
+      const AdamWFactors factors(args);
+      over(args.master, [&](std::int64_t first, std::int64_t count) {
+        lion_range(args, factors, first, count);
+      });
+    }
   }
 
   void sgd(const SgdArgs& args, Stream) override {

@@ -8,7 +8,7 @@
 namespace shoal::kernels {
 
 struct AdamWFactors {
-  float gradient_scale, decay, one_minus_beta1, beta2, one_minus_beta2;
+  float gradient_scale, learning_rate, decay, one_minus_beta1, beta2, one_minus_beta2;
   float step_size;    // lr / (1 - beta1^t)
   float correction2;  // sqrt(1 - beta2^t)
   float epsilon;
@@ -27,6 +27,8 @@ struct SgdFactors {
 
 void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
                  std::int64_t count);
+void lion_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                std::int64_t count);
 void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
                std::int64_t count);
 // Updates LAMB's moments and writes direction [count] = r of the elements (optimizer.h).

@@ -175,6 +175,42 @@ void AdamW(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first, std
 }
 
 template <class P>
+struct LionStep {
+  P parameter;
+  float* m;
+  const float* gradient;
+  FloatVec scale, decay, one_minus_beta1, one_minus_beta2, rate;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
+    const FloatVec before = read<whole>(m + i, some), away = hn::Sub(g, before);
+    const FloatVec direction = hn::MulAdd(one_minus_beta1, away, before);
+    const FloatVec moved =
+        hn::IfThenElseZero(hn::Ne(direction, hn::Zero(kFloat)), hn::CopySign(rate, direction));
+    const FloatVec p = hn::MulSub(parameter.template get<whole>(i, some), decay, moved);
+    write<whole>(hn::MulAdd(one_minus_beta2, away, before), m + i, some);
+    parameter.template put<whole>(p, i, some);
+  }
+};
+
+void Lion(const AdamWArgs& args, const AdamWFactors& f, std::int64_t first, std::int64_t count) {
+  over_parameters(args, first, count,
+                  [&](const auto& parameter, std::int64_t from, std::int64_t some) HWY_ATTR {
+                    const LionStep<std::remove_cvref_t<decltype(parameter)>> step{
+                        parameter,
+                        static_cast<float*>(args.first_moment.data),
+                        static_cast<const float*>(args.gradient.data),
+                        constant(f.gradient_scale),
+                        constant(f.decay),
+                        constant(f.one_minus_beta1),
+                        constant(f.one_minus_beta2),
+                        constant(f.learning_rate)};
+                    steps(from, some, step);
+                  });
+}
+
+template <class P>
 struct SgdStep {
   float *master, *buffer;  // buffer null: no momentum
   const float* gradient;
@@ -366,6 +402,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shoal::kernels {
 HWY_EXPORT(AdamW);
+HWY_EXPORT(Lion);
 HWY_EXPORT(Sgd);
 HWY_EXPORT(LambMoments);
 HWY_EXPORT(LambApply);
@@ -375,6 +412,10 @@ HWY_EXPORT(NonFinite);
 void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
                  std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(AdamW)(args, factors, first, count);
+}
+void lion_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
+                std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Lion)(args, factors, first, count);
 }
 void sgd_range(const SgdArgs& args, const SgdFactors& factors, std::int64_t first,
                std::int64_t count) {

@@ -77,6 +77,15 @@ class CudaOptimizer final : public OptimizerKernels {
     });
   }
 
+  void lion_many(std::span<const AdamWArgs> args, Stream stream) override {
+    check::lion(args);
+    const cudaStream_t native = resources_.begin(stream);
+    by_table(args, kAdamWChunk, [&](const auto& table, std::size_t) {
+      if (table.chunks == 0) return;
+      check_cuda(launch_lion(table, resources_.multiprocessors(), native), "lion");
+    });
+  }
+
   void sgd(const SgdArgs& args, Stream stream) override {
     check::sgd(args);
     SgdTensor tensor{};

@@ -187,9 +187,37 @@ struct AdamWStep {
   }
 };
 
-template <class Table>
+template <class Tensor>
+struct LionStep {
+  const Tensor& x;
+  const AdamWFactors& f;
+  const StepState* state;
+  float decay;
+
+  template <bool whole>
+  __device__ void operator()(std::int64_t i, int some) const {
+    const auto rate = static_cast<float>(f.learning_rate);
+    Four gradient, first, master;
+    read<whole>(x.gradient + i, some, gradient);
+    read<whole>(x.first_moment + i, some, first);
+    read_parameter<whole>(x, i, some, master);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float away = __fsub_rn(__fmul_rn(gradient[k], f.gradient_scale), first[k]);
+      const float direction = __fmaf_rn(f.one_minus_beta1, away, first[k]);
+      const float moved = direction != 0 ? copysignf(rate, direction) : 0;
+      master[k] = __fmaf_rn(master[k], decay, -moved);
+      first[k] = __fmaf_rn(f.one_minus_beta2, away, first[k]);
+    }
+    write<whole>(first, x.first_moment + i, some);
+    write_parameter<whole>(master, x, state, i, some);
+  }
+};
+
+// One step of AdamWStep or LionStep.
+template <template <class> class Step, class Table>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    adamw_kernel(const __grid_constant__ Table table) {
+    moments_kernel(const __grid_constant__ Table table) {
   __shared__ AdamWFactors factors;
   if (threadIdx.x == 0) make_factors(table.settings, factors);
   __syncthreads();
@@ -199,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
          [&](const auto& x, std::uint32_t, std::uint32_t, std::int64_t begin, std::int64_t end) {
            const auto decay = static_cast<float>(1 - f.learning_rate * x.weight_decay);
            fours(begin + 4 * threadIdx.x, end, 4 * kThreads, x.whole != 0,
-                 AdamWStep{x, f, table.settings.state, decay});
+                 Step<typename Table::Tensor>{x, f, table.settings.state, decay});
          });
 }
 
@@ -484,8 +512,13 @@ int grid_of_elements(std::int64_t count, int multiprocessors) {
 
 template <class Table>
 cudaError_t launch_adamw(const Table& table, int multiprocessors, cudaStream_t stream) {
-  return launch_kernel(adamw_kernel<Table>, grid(table.chunks, multiprocessors), kThreads, 0,
-                       stream, table);
+  return launch_kernel(moments_kernel<AdamWStep, Table>, grid(table.chunks, multiprocessors),
+                       kThreads, 0, stream, table);
+}
+template <class Table>
+cudaError_t launch_lion(const Table& table, int multiprocessors, cudaStream_t stream) {
+  return launch_kernel(moments_kernel<LionStep, Table>, grid(table.chunks, multiprocessors),
+                       kThreads, 0, stream, table);
 }
 
 cudaError_t launch_sgd(const SgdTensor& args, int multiprocessors, cudaStream_t stream) {
@@ -514,6 +547,7 @@ cudaError_t launch_lamb_apply(const Table& table, const double* squares, double 
 
 #define SHOAL_OF_TABLE(Table)                                                                   \
   template cudaError_t launch_adamw(const Table&, int, cudaStream_t);                           \
+  template cudaError_t launch_lion(const Table&, int, cudaStream_t);                            \
   template cudaError_t launch_lamb_moments(const Table&, double*, int, cudaStream_t);           \
   template cudaError_t launch_lamb_squares(const Table&, const double*, double*, cudaStream_t); \
   template cudaError_t launch_lamb_apply(const Table&, const double*, double, int, cudaStream_t);

@@ -66,6 +66,9 @@ static_assert(sizeof(ManyTensors) <= 32764 && sizeof(ManyRounded) <= 32764 &&
 template <class Table>
 cudaError_t launch_adamw(const Table& table, int multiprocessors, cudaStream_t stream);
 
+template <class Table>
+cudaError_t launch_lion(const Table& table, int multiprocessors, cudaStream_t stream);
+
 struct SgdTensor {
   float *master, *momentum_buffer;  // momentum_buffer null: no momentum
   const float* gradient;

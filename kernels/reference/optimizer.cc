@@ -25,6 +25,22 @@ class ReferenceOptimizer final : public OptimizerKernels {
     }
   }
 
+  void lion_many(std::span<const AdamWArgs> all, Stream) override {
+    check::lion(all);
+    for (const AdamWArgs& args : all) {
+      if (args.state->skip) return;
+      const double rate = args.state->learning_rate;
+      for (std::int64_t i = 0; i < args.master.shape.count(); ++i) {
+        const double g = load(args.gradient, i) * args.state->gradient_scale;
+        const double m = load(args.first_moment, i);
+        const double direction = args.beta1 * m + (1 - args.beta1) * g;
+        const int sign = (direction > 0 ? 1 : 0) - (direction < 0 ? 1 : 0);
+        store(args.first_moment, i, args.beta2 * m + (1 - args.beta2) * g);
+        put(args, i, load(args.master, i) * (1 - rate * args.weight_decay) - rate * sign);
+      }
+    }
+  }
+
   void sgd(const SgdArgs& args, Stream) override {
     check::sgd(args);
     if (args.state->skip) return;

@@ -47,7 +47,7 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
   for (const Segment& segment : segments_) {
     check(segment);
     SHOAL_CHECK(rule_->rounds() || !segment.rounding,
-                "{}: {} has no stochastic rounding; AdamW and LAMB have", segment.name,
+                "{}: {} has no stochastic rounding; AdamW, LAMB and Lion have", segment.name,
                 rule_->name());
   }
   allocate(memory, states != nullptr ? *states : memory);

@@ -21,7 +21,7 @@ std::vector<kernels::AdamWArgs> adamw_args(const RuleStep& step, const AdamWOpti
     kernels::AdamWArgs& args = all.emplace_back();
     args.master = flat(segment.master);
     args.first_moment = flat(step.states[i][0]);
-    args.second_moment = flat(step.states[i][1]);
+    if (step.states[i].size() > 1) args.second_moment = flat(step.states[i][1]);
     args.gradient = flat_const(segment.gradient);
     args.parameter = flat(segment.value);
     args.rounding = segment.rounding;
@@ -41,6 +41,21 @@ class AdamW final : public UpdateRule {
   std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
   void update(const RuleStep& step) const override {
     step.kernels.optimizer().adamw_many(adamw_args(step, options_), step.stream);
+  }
+
+ private:
+  AdamWOptions options_;
+};
+
+class Lion final : public UpdateRule {
+ public:
+  explicit Lion(const LionOptions& options)
+      : options_{
+            .beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay} {}
+  std::string name() const override { return "Lion"; }
+  std::vector<std::string> states() const override { return {"exp_avg"}; }
+  void update(const RuleStep& step) const override {
+    step.kernels.optimizer().lion_many(adamw_args(step, options_), step.stream);
   }
 
  private:
@@ -120,6 +135,9 @@ void UpdateGroup::before_reading(Stream) {}
 
 std::unique_ptr<UpdateRule> adamw(const AdamWOptions& options) {
   return std::make_unique<AdamW>(options);
+}
+std::unique_ptr<UpdateRule> lion(const LionOptions& options) {
+  return std::make_unique<Lion>(options);
 }
 std::unique_ptr<UpdateRule> sgd(const SgdOptions& options) {
   return std::make_unique<Sgd>(options);

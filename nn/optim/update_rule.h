@@ -24,7 +24,7 @@ struct Segment {
   bool decays = true;
   bool in_norm = true;  // false if another rank counts the same elements in the gradient norm
   // Without a master, the bf16 parameter itself is updated and rounded stochastically (AdamW,
-  // LAMB).
+  // LAMB, Lion).
   std::optional<kernels::RoundingPlace> rounding = {};
 };
 
@@ -81,6 +81,9 @@ class UpdateRule {
 struct AdamWOptions {  // torch.optim.AdamW's defaults, except Hugging Face's decay of 0
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
 };
+struct LionOptions {  // the paper's defaults
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+};
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
@@ -93,6 +96,7 @@ struct LambOptions {
 // Weight decay applies to segments with `decays`. LAMB's trust ratios are per parameter if the
 // group has parts, else per segment.
 std::unique_ptr<UpdateRule> adamw(const AdamWOptions& options = {});
+std::unique_ptr<UpdateRule> lion(const LionOptions& options = {});
 std::unique_ptr<UpdateRule> sgd(const SgdOptions& options = {});
 std::unique_ptr<UpdateRule> lamb(const LambOptions& options = {});
 

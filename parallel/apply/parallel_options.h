@@ -32,9 +32,9 @@ struct ParallelOptions {
   // parameter is sharded and rounded. None: nn::materialize(). No rank ever holds more f32 values
   // than its masters and one parameter.
   std::function<void(nn::Parameter&)> fill = {};
-  // With bf16 parameters: no f32 masters; AdamW and LAMB round their updates stochastically. The
-  // random bits depend only on this seed and the element's position in the full model, so they are
-  // the same in any layout.
+  // With bf16 parameters: no f32 masters; AdamW, LAMB and Lion round their updates stochastically.
+  // The random bits depend only on this seed and the element's position in the full model, so they
+  // are the same in any layout.
   std::optional<std::uint64_t> rounding_seed = {};
   // Pinned host memory for the f32 masters of 16-bit values; device kernels read and write it in
   // place. It must outlive the object. With sharding it holds this rank's shard of the masters.

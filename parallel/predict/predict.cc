@@ -37,6 +37,7 @@ class StepModel::Impl {
         machine_(r.machine),
         plan_(r.plan),
         run_(r.run),
+        moments_(r.moments),
         mesh_(mesh_shape(r.run.ranks, r.plan.mesh.pipeline, r.plan.mesh.tensor)) {
     // A tensor-parallel group without prescaled_batch gathers the samples of its ranks.
     const std::int64_t gathered = plan_.tensor.prescaled_batch ? 1 : mesh_.tp;
@@ -344,7 +345,8 @@ class StepModel::Impl {
                          .frozen = static_cast<std::int64_t>(std::ceil(frozen)),
                          .dtype = plan_.precision.dtype,
                          .level = plan_.sharding.level,
-                         .shards = shards()});
+                         .shards = shards(),
+                         .moments = moments_});
   }
   int shards() const {
     const ShardingOptions& sharding = plan_.sharding;
@@ -364,7 +366,8 @@ class StepModel::Impl {
     const auto fullest = std::ranges::max_element(all);
     result_.memory = *fullest;
     result_.activations = activations_[static_cast<std::size_t>(fullest - all.begin())];
-    result_.parts.optimizer = most_elements() / shards() * optimizer_bytes(plan_.precision.dtype) /
+    result_.parts.optimizer = most_elements() / shards() *
+                              optimizer_bytes(plan_.precision.dtype, moments_) /
                               (machine_.bandwidth * machine_.software.optimizer_efficiency);
     result_.parts.fixed = machine_.software.step_fixed;
   }
@@ -406,6 +409,7 @@ class StepModel::Impl {
   const Machine& machine_;
   const ParallelPlan& plan_;
   const RunShape run_;
+  const int moments_;
   MeshShape mesh_;
   RankBatch batch_;
   std::vector<TimedUnit> units_;

@@ -148,8 +148,8 @@ UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t
   return UnitClock(machine, unit, channels, batch).times();
 }
 
-double optimizer_bytes(DType dtype) {
-  return 7 * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
+double optimizer_bytes(DType dtype, int moments) {
+  return (3 + 2 * moments) * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
 }
 
 double stream_bytes(std::int64_t channels, const RankBatch& batch) {

@@ -41,9 +41,9 @@ double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch&
 // a gated MLP's two branches, or else those of its residual stream: the gradient of an MLP without
 // a gate takes the place of its activation.
 double working_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch);
-// Bytes of an element that AdamW's update reads and writes: gradient, master and two moments, all
+// Bytes of an element that an update reads and writes: gradient, master and the rule's moments, all
 // but the gradient written too, and values of 16 bits beside their masters.
-double optimizer_bytes(DType dtype);
+double optimizer_bytes(DType dtype, int moments = 2);
 // Bytes of the residual stream between two units.
 double stream_bytes(std::int64_t channels, const RankBatch& batch);
 

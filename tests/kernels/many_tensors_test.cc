@@ -51,10 +51,15 @@ TEST(ManyTensors, AreUpdatedAsBySeparateCalls) {
       args[i].weight_decay = i % 2 == 0 ? 0 : 0.1;
       args[i].state = state.get();
     }
-    if (at_once)
+    if (at_once) {
       kernels->optimizer().adamw_many(args, {});
-    else
-      for (const AdamWArgs& one : args) kernels->optimizer().adamw(one, {});
+      kernels->optimizer().lion_many(args, {});
+    } else {
+      for (const AdamWArgs& one : args) {
+        kernels->optimizer().adamw(one, {});
+        kernels->optimizer().lion_many({&one, 1}, {});
+      }
+    }
     results.push_back(std::move(all));
   }
   for (std::size_t b = 0; b < results[0].size(); ++b)

@@ -75,6 +75,31 @@ TEST_P(Optimizer, LambMatchesTheReference) {
   }
 }
 
+// Gradients of 0 at some elements, whose moments are 0, too: they only decay.
+TEST_P(Optimizer, LionMatchesTheReference) {
+  for (const std::int64_t count : kCounts)
+    for (const DType copy : {DType::f32, DType::bf16, DType::f16}) {
+      Host gradient = Host::random(Shape{count}, DType::f32, 4);
+      for (std::int64_t i = 0; i < count; i += 3) gradient.set(i, 0);
+      verify(
+          "lion",
+          [&] {
+            Hosts buffers = adam_buffers(count, copy);
+            for (std::int64_t i = 0; i < count; i += 3) buffers[1].set(i, 0);
+            return buffers;
+          },
+          [&](Kernels& k, Hosts& out) {
+            for (std::uint32_t step = 1; step <= 3; ++step) {
+              const State state = state_of(step);
+              AdamWArgs args = adam_args(out, gradient, state, copy != DType::f32);
+              args.second_moment = {};
+              k.optimizer().lion_many({&args, 1}, {});
+            }
+          },
+          {1e-6, 1e-6});
+    }
+}
+
 TEST_P(Optimizer, SgdMatchesTheReference) {
   for (const std::int64_t count : kCounts)
     for (const double momentum : {0.0, 0.9})
@@ -115,6 +140,7 @@ TEST(OptimizerState, SkippingChangesNothing) {
   const State state = state_of(1, 1);
   kernels->optimizer().adamw(adam_args(buffers, gradient, state, true), {});
   const AdamWArgs adam = adam_args(buffers, gradient, state, true);
+  kernels->optimizer().lion_many({&adam, 1}, {});
   const LambArgs lamb{{&adam, 1}, buffers[4]};
   kernels->optimizer().lamb_moments(lamb, {});
   kernels->optimizer().lamb_apply(lamb, {});

@@ -103,6 +103,16 @@ TEST_P(RoundedUpdate, FollowsTheReference) {
         },
         {1e-6, 1e-6});
     verify(
+        "lion", [&] { return Case(count).buffers; },
+        [&](Kernels& k, Hosts& out) {
+          Case now(0);
+          now.buffers = out;
+          const AdamWArgs args = now.args(kPlace);
+          k.optimizer().lion_many({&args, 1}, {});
+          out = now.buffers;
+        },
+        {1e-6, 1e-6});
+    verify(
         "lamb", [&] { return Case(count).buffers; },
         [&](Kernels& k, Hosts& out) {
           Case now(0);

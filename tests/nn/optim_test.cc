@@ -63,6 +63,8 @@ class Optimizers : public ::testing::Test {
                           rule["weight_decay"]};
     };
     if (rule["rule"] == "adamw") return adamw(adam());
+    if (rule["rule"] == "lion")
+      return lion({rule["betas"][0], rule["betas"][1], rule["weight_decay"]});
     if (rule["rule"] == "lamb") return lamb({adam(), rule["max_trust_ratio"]});
     return sgd({rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
   }
@@ -85,6 +87,8 @@ TEST_F(Optimizers, KeepTheirStatesInTheGivenMemory) {
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0);
   Optimizer lamb(*kernels, here, segments, nn::lamb(), &there);
   EXPECT_EQ(states(), 5 * 4 * (48 + 64));
+  Optimizer lion(*kernels, here, segments, nn::lion(), &there);
+  EXPECT_EQ(states(), 6 * 4 * (48 + 64)) << "Lion has one moment";
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0) << "the update left no allocation";
 }
 
@@ -285,7 +289,7 @@ TEST_F(Optimizers, StochasticRoundingIsRefusedWithMasters) {
             "w: stochastic rounding is of bf16 parameters without masters, not of f32");
   segment.master = Tensor::zeros({5}, DType::bf16, *memory, MemoryTag::parameters);
   EXPECT_EQ(error([&] { const Optimizer made(*kernels, *memory, {segment}, sgd()); }),
-            "w: SGD has no stochastic rounding; AdamW and LAMB have");
+            "w: SGD has no stochastic rounding; AdamW, LAMB and Lion have");
   segment.value = segment.master;
   EXPECT_EQ(
       error(adamw),

@@ -5,8 +5,8 @@ optim.safetensors (computed in float64, stored f32):
   gradient.TENSOR      [STEPS, n]: shared by all cases
   CASE.TENSOR          [STEPS + 1, n]: the parameter before the first and after each step
 optim.json: the tensors' names and, for each case, its rule, hyperparameters and learning rates.
-AdamW and SGD are torch.optim's. torch has no LAMB: lamb_step follows You et al., 2020 (Large Batch
-Optimization for Deep Learning, Algorithm 2).
+AdamW and SGD are torch.optim's, Lion is lion-pytorch's. torch has no LAMB: lamb_step follows You et
+al., 2020 (Large Batch Optimization for Deep Learning, Algorithm 2).
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from lion_pytorch import Lion
 from safetensors.torch import save_file
 
 STEPS = 10
@@ -25,6 +26,8 @@ CASES = {
     "adamw": dict(rule="adamw", **ADAM),
     "adamw_decay": dict(rule="adamw", **{**ADAM, "weight_decay": 0.1}),
     "adamw_other": dict(rule="adamw", betas=[0.8, 0.95], epsilon=1e-3, weight_decay=0.01),
+    "lion": dict(rule="lion", betas=[0.9, 0.99], weight_decay=0.0),
+    "lion_decay": dict(rule="lion", betas=[0.95, 0.98], weight_decay=0.1),
     "sgd": dict(rule="sgd", momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False),
     "sgd_decay": dict(rule="sgd", momentum=0.0, dampening=0.0, weight_decay=0.1, nesterov=False),
     "sgd_momentum": dict(rule="sgd", momentum=0.9, dampening=0.0, weight_decay=0.01,
@@ -60,6 +63,8 @@ def torch_optimizer(parameters, case):
     if case["rule"] == "adamw":
         return torch.optim.AdamW(parameters, betas=tuple(case["betas"]), eps=case["epsilon"],
                                  weight_decay=case["weight_decay"], foreach=False)
+    if case["rule"] == "lion":
+        return Lion(parameters, betas=tuple(case["betas"]), weight_decay=case["weight_decay"])
     return torch.optim.SGD(parameters, lr=1.0, momentum=case["momentum"],
                            dampening=case["dampening"], weight_decay=case["weight_decay"],
                            nesterov=case["nesterov"], foreach=False)

@@ -7,6 +7,7 @@
 #include "shoal/parallel/predict/search.h"
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/trainer/log_format.h"
+#include "shoal/train/trainer/optimizers.h"
 #include "shoal/train/trainer/resolved_run.h"
 
 namespace shoal::command {
@@ -16,6 +17,7 @@ struct Subject {
   parallel::Machine machine;
   parallel::ModelShape shape;
   DType dtype;
+  int moments;
 };
 
 Subject subject_of(const RunArguments& arguments, const RunSetup& setup, int ranks) {
@@ -26,7 +28,7 @@ Subject subject_of(const RunArguments& arguments, const RunSetup& setup, int ran
               "cannot be predicted",
               setup.task->describe());
   Subject subject{parallel::find_machine(machine), parallel::model_shape(*setup.task->chain()),
-                  DType::f32};
+                  DType::f32, static_cast<int>(make_rule(a)->states().size())};
   SHOAL_CHECK(ranks <= subject.machine.devices || subject.machine.network.bandwidth > 1,
               "machine {} has {} devices and no network, and {} ranks train; calibrate it with as "
               "many ranks, or name another",
@@ -81,7 +83,8 @@ Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, co
   return forecast_of(parallel::predict({.model = subject.shape,
                                         .machine = subject.machine,
                                         .plan = plan,
-                                        .run = run_shape(a, world.size, setup.block_size)}),
+                                        .run = run_shape(a, world.size, setup.block_size),
+                                        .moments = subject.moments}),
                      arguments.layout.machine);
 }
 
@@ -103,6 +106,7 @@ Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, con
                                                          .batch = batch,
                                                          .length = setup.block_size,
                                                          .dtype = subject.dtype,
+                                                         .moments = subject.moments,
                                                          .keep = 1});
   SHOAL_CHECK(!found.fastest.empty(),
               "auto: no layout fits {} ranks of {}; the smallest needs {:.1f} GB a rank",

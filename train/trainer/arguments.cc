@@ -115,12 +115,14 @@ void declare_optimizer(OptionSet& options, TrainingArguments& a) {
       .real("learning_rate", &a.learning_rate, {.min = 0, .help = "peak"})
       .real("weight_decay", &a.weight_decay,
             {.min = 0, .help = "not applied to biases and LayerNorms"})
-      .real("adam_beta1", &a.adam_beta1, {.min = 0, .max = 1, .open_max = true, .help = "AdamW"})
-      .real("adam_beta2", &a.adam_beta2, {.min = 0, .max = 1, .open_max = true, .help = "AdamW"})
+      .real("adam_beta1", &a.adam_beta1,
+            {.min = 0, .max = 1, .open_max = true, .help = "AdamW, Lion"})
+      .real("adam_beta2", &a.adam_beta2,
+            {.min = 0, .max = 1, .open_max = true, .help = "AdamW, Lion"})
       .real("adam_epsilon", &a.adam_epsilon, {.min = 0, .help = "AdamW"})
       .real("sgd_momentum", &a.sgd_momentum, {.min = 0, .help = "SGD"})
       .boolean("stochastic_rounding", &a.stochastic_rounding,
-               {.help = "with bf16 and AdamW or LAMB: no f32 masters, 4 bytes a parameter less; "
+               {.help = "with bf16, except SGD: no f32 masters, 4 bytes a parameter less; "
                         "updates are rounded at random, right in the mean"})
       .real("max_grad_norm", &a.max_grad_norm,
             {.min = 0, .help = "gradients are scaled down to this global norm; 0: never"})
@@ -496,7 +498,7 @@ void check_arguments(const TrainingArguments& a) {
         "stochastic_rounding is of bf16 parameters, and with bf16 auto they may be f32; set bf16 "
         "true");
   if (a.stochastic_rounding && !make_rule(a)->rounds())
-    refuse(fmt::format("stochastic_rounding is true, but optim is {}; adamw and lamb have it",
+    refuse(fmt::format("stochastic_rounding is true, but optim is {}; adamw, lamb and lion have it",
                        a.optim));
   if (a.grad_scaler_backoff_factor >= 1)
     refuse(fmt::format("grad_scaler_backoff_factor is {}; it is below 1",

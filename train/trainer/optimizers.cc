@@ -28,6 +28,11 @@ const std::vector<Row>& rows() {
        [](const TrainingArguments& a) {
          return nn::sgd({.momentum = a.sgd_momentum, .weight_decay = a.weight_decay});
        }},
+      {{"lion", "lion_32bit"},
+       [](const TrainingArguments& a) {
+         return nn::lion(
+             {.beta1 = a.adam_beta1, .beta2 = a.adam_beta2, .weight_decay = a.weight_decay});
+       }},
       {{"lamb"}, [](const TrainingArguments& a) { return nn::lamb({.adam = adam(a)}); }},
   };
   return rows;

@@ -378,6 +378,33 @@ TEST(Predict, RailsHaveTheirOwnShareOfTheNetwork) {
   EXPECT_NEAR(gradients(1), rings, 1e-12);
 }
 
+SearchRequest small_search(const ModelShape& shape, const Machine& machine) {
+  return {.model = shape, .machine = machine, .ranks = 8, .batch = 32, .length = 128, .keep = 7};
+}
+
+TEST(Predict, TheUpdateRuleDecidesTheOptimizersBytes) {
+  const ModelShape shape = gpt2_shape();
+  const Machine machine = read_machine(plain_machine(), "test");
+  ParallelPlan plan;
+  plan.precision.dtype = DType::f32;
+  const auto elements = static_cast<double>(shape.elements());
+  const auto with = [&](int moments) {
+    return predict({.model = shape,
+                    .machine = machine,
+                    .plan = plan,
+                    .run = {.ranks = 1, .batch = 2, .length = 128},
+                    .moments = moments});
+  };
+  const Prediction adam = with(2), lion = with(1);
+  EXPECT_EQ(adam.stages[0].state.optimizer, 8 * elements);
+  EXPECT_EQ(lion.stages[0].state.optimizer, 4 * elements);
+  EXPECT_DOUBLE_EQ(lion.parts.optimizer, adam.parts.optimizer * 5 / 7);
+  SearchRequest request = small_search(shape, machine);
+  const double most = search(request).fastest.front().prediction.parts.optimizer;
+  request.moments = 1;
+  EXPECT_LT(search(request).fastest.front().prediction.parts.optimizer, most);
+}
+
 TEST(Predict, PricesAStep) {
   json file = plain_machine();
   file["price"] = {{"dollars_per_hour", 36}, {"date", "2026-11-01"}, {"region", "nowhere"}};
@@ -391,10 +418,6 @@ TEST(Predict, AnIllegalLayoutIsRefusedAsTheRunWould) {
               HasSubstr("3 ranks do not divide"));
   EXPECT_THAT(error_text([&] { predicted({.ranks = 8, .tensor = 8}, machine); }),
               HasSubstr("4 attention heads"));
-}
-
-SearchRequest small_search(const ModelShape& shape, const Machine& machine) {
-  return {.model = shape, .machine = machine, .ranks = 8, .batch = 32, .length = 128, .keep = 7};
 }
 
 // Branch and bound finds the same layouts as predicting every legal one.

@@ -60,6 +60,10 @@ TEST_F(Launches, AdamWTakesOne) {
   EXPECT_EQ(count([&] { kernels_->optimizer().adamw_many(tensors_, {}); }), 1u);
 }
 
+TEST_F(Launches, LionTakesOne) {
+  EXPECT_EQ(count([&] { kernels_->optimizer().lion_many(tensors_, {}); }), 1u);
+}
+
 // One for the moments with the sums of chunks, one for the sums of tensors, one for the update.
 TEST_F(Launches, LambTakesThree) {
   const kernels::LambArgs lamb{tensors_, squares_.view()};

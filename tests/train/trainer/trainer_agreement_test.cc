@@ -27,6 +27,9 @@ class FaultyRule final : public kernels::OptimizerKernels {
     if (++updates_ == at_) *out.as<double>() = std::numeric_limits<double>::quiet_NaN();
   }
   void adamw(const kernels::AdamWArgs& args, Stream stream) override { sound_.adamw(args, stream); }
+  void lion_many(std::span<const kernels::AdamWArgs> args, Stream stream) override {
+    sound_.lion_many(args, stream);
+  }
   void sgd(const kernels::SgdArgs& args, Stream stream) override { sound_.sgd(args, stream); }
   void lamb_moments(const kernels::LambArgs& args, Stream stream) override {
     sound_.lamb_moments(args, stream);

@@ -32,6 +32,7 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
       {"accumulation", 2, [](auto& a) { a.gradient_accumulation_steps = 3; }},
       {"bf16", 2, [](auto& a) { a.bf16 = true; }},
       {"lamb", 2, [](auto& a) { a.optim = "lamb"; }},
+      {"lion", 2, [](auto& a) { a.optim = "lion"; }},
       {"checkpointing", 2, [](auto& a) { a.gradient_checkpointing = true; }},
   };
   for (const Case& c : cases) {

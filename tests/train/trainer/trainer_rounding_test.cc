@@ -25,6 +25,9 @@ class NearestRule final : public kernels::OptimizerKernels {
     for (std::int64_t i = 0; i < args.master.shape.count(); ++i)
       master[i] = static_cast<float>(args.parameter.as<bfloat16>()[i]);
   }
+  void lion_many(std::span<const kernels::AdamWArgs> args, Stream stream) override {
+    sound_.lion_many(args, stream);
+  }
   void sgd(const kernels::SgdArgs& args, Stream stream) override { sound_.sgd(args, stream); }
   void lamb_moments(const kernels::LambArgs& args, Stream stream) override {
     sound_.lamb_moments(args, stream);

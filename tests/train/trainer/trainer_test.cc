@@ -94,12 +94,17 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
   const std::vector<std::pair<const char*, Change>> of_sgd = {
       {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
       {"sgd_momentum", [](auto& a) { a.sgd_momentum = 0.9; }}};
-  const auto usual = losses("adamw", {}), lamb = losses("lamb", {}), sgd = losses("sgd", {});
+  const auto usual = losses("adamw", {}), lamb = losses("lamb", {}), sgd = losses("sgd", {}),
+             lion = losses("lion", {});
   EXPECT_NE(usual, lamb);
+  EXPECT_NE(usual, lion);
   for (const auto& [name, change] : of_all) EXPECT_NE(usual, losses("adamw", change)) << name;
   for (const auto& [name, change] : of_adam) {
     EXPECT_NE(usual, losses("adamw", change)) << name;
     EXPECT_NE(lamb, losses("lamb", change)) << name << " of LAMB";
+    if (std::string(name) != "adam_epsilon") {
+      EXPECT_NE(lion, losses("lion", change)) << name << " of Lion";
+    }
   }
   for (const auto& [name, change] : of_sgd) EXPECT_NE(sgd, losses("sgd", change)) << name;
 }
