@@ -27,8 +27,8 @@ struct AttentionShape {
   std::int64_t key_heads = 0;
   DType dtype = DType::f32;  // f32, bf16 or f16; q, k, v, out and their gradients
   bool causal = false;       // query i sees keys j <= i + key_length - query_length
-  // Sliding window, requires `causal`: the query sees only the last `window` of the keys that
-  // causality leaves it, its own included; 0: all of them.
+  // Sliding window: the query sees only keys less than `window` positions from its own, before it
+  // and, without `causal`, after it; 0: all of them.
   std::int64_t window = 0;
   float scale = 1;  // usually 1 / sqrt(head_dim)
   // Either [B, key_length] u8, 1 where a key is visible; or [B] i32, the number of visible keys of

@@ -27,9 +27,8 @@ inline void check_attention(const AttentionShape& s) {
               "attention: {} heads do not share {} key heads evenly", s.heads, s.key_heads);
   SHOAL_CHECK(s.dtype == DType::f32 || s.dtype == DType::bf16 || s.dtype == DType::f16,
               "attention of {} is not offered; use f32, bf16 or f16", to_string(s.dtype));
-  SHOAL_CHECK(s.window == 0 || (s.window > 0 && s.causal),
-              "attention: a window of {} keys{}; give a positive number, with causality", s.window,
-              s.causal ? "" : " without causality");
+  SHOAL_CHECK(s.window >= 0,
+              "attention: a window of {} keys; give a positive number, or 0 for none", s.window);
   SHOAL_CHECK(s.dropout >= 0 && s.dropout < 1, "attention: dropout {} is not in [0, 1)", s.dropout);
   SHOAL_CHECK(
       s.dropout == 0 || (s.max_positions >= s.key_length && s.max_positions >= s.query_length),
@@ -92,10 +91,12 @@ inline std::int64_t heads_per_key_head(const AttentionShape& s) {
   return s.key_heads > 0 ? s.heads / s.key_heads : 1;
 }
 
-// The causal mask leaves keys [0, visible_keys) to this query.
+// The causal mask or, without one, the window leaves keys [0, visible_keys) to this query.
 inline std::int64_t visible_keys(const AttentionShape& s, std::int64_t query) {
-  if (!s.causal) return s.key_length;
-  const std::int64_t end = query + s.key_length - s.query_length + 1;
+  if (!s.causal && s.window == 0) return s.key_length;
+  // The window may be larger than every position.
+  const std::int64_t ahead = s.causal ? 1 : std::min(s.window, s.query_length - query),
+                     end = query + s.key_length - s.query_length + ahead;
   return end < 0 ? 0 : end < s.key_length ? end : s.key_length;
 }
 

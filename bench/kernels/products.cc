@@ -124,7 +124,7 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
   const MutableHeadsView dq = part(dqkv, 0), dk = part(dqkv, 1), dv = part(dqkv, 2);
   // Two products forward and five backward; causal masking removes half of each, a window more.
   const std::int64_t scores =
-      window > 0 ? window * (2 * length - window) : (causal ? 1 : 2) * length * length;
+      (causal ? 1 : 2) * (window > 0 ? window * (2 * length - window) : length * length);
   const std::int64_t product = shape.batch * scores * kWidth;
   const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}{}", batch, length, kHeads,
                                        causal ? "causal" : "dropout",
@@ -159,7 +159,8 @@ void add_product_rows(Bench& bench) {
     add_activated(bench, dtype);
     add_batched(bench, dtype);
     add_attention(bench, dtype, kLength, true);
-    add_attention(bench, dtype, kLength, true, kLength / 8);
+    for (const bool causal : {true, false})
+      add_attention(bench, dtype, kLength, causal, kLength / 8);
     add_attention(bench, dtype, 384, false);
     add_head(bench, dtype);
   }

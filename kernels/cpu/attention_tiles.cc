@@ -59,7 +59,7 @@ std::int64_t KeptRowBytes(std::int64_t keys) {
   return lanes < 8 ? 0 : (keys + lanes - 1) / lanes * (lanes / 8);
 }
 
-// Number of the tile's keys that the causal mask lets row r see.
+// Number of the tile's keys that the causal mask or a window's end lets row r see.
 std::int64_t SeenColumns(const ScoreTile& tile, std::int64_t r) {
   return std::clamp<std::int64_t>(visible_keys(*tile.shape, tile.query + r) - tile.key, 0,
                                   tile.columns);

@@ -32,7 +32,7 @@ struct FlashArgs {
   int batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
   float scale = 1;
   bool causal = false;
-  int window = 0;        // with `causal`: a query sees only the last `window` of its keys; 0: all
+  int window = 0;        // AttentionShape::window
   bool vectors = false;  // every pointer is 16-byte aligned; strides and head_dim are whole vectors
   const std::uint8_t* key_mask = nullptr;     // [B, keys] or null
   const std::int32_t* key_lengths = nullptr;  // [B]: number of visible keys per batch row; or null

@@ -40,8 +40,9 @@ struct Row {
                        head = s.first_head + index / s.queries % s.heads,
                        batch = s.first_batch + index / s.queries / s.heads;
     statistic = (batch * s.whole_heads + head) * s.whole_queries + query;
-    const std::int64_t cut = query + s.whole_keys - s.whole_queries + 1;
-    end = !s.causal || cut > s.keys ? s.keys : cut < 0 ? 0 : cut;
+    const std::int64_t own = query + s.whole_keys - s.whole_queries,  // the key at its position
+        ahead = s.causal ? 1 : s.window, limit = s.keys - own;
+    end = ahead == 0 || ahead > limit ? s.keys : own + ahead < 0 ? 0 : own + ahead;
     if (s.key_lengths) {
       const std::int64_t length = s.key_lengths[batch];
       end = length < 0 ? 0 : length < end ? length : end;
@@ -51,7 +52,7 @@ struct Row {
       begin = sequence.begin;
       end = sequence.end < end ? sequence.end : end;
     }
-    if (s.window && cut - s.window > begin) begin = cut - s.window;
+    if (s.window && own + 1 - s.window > begin) begin = own + 1 - s.window;
     bias = s.relative_bias ? s.relative_bias + head * (s.whole_queries + s.whole_keys - 1) +
                                  s.whole_queries - 1 - query
                            : nullptr;

@@ -78,6 +78,11 @@ __device__ inline int visible_keys(const FlashArgs& a, int keys, int query) {
   return end < 0 ? 0 : end < keys ? end : keys;
 }
 
+// The end of the window that begins at `own`, at most `end`. It may lie beyond the largest int.
+__device__ inline int end_of_window(const FlashArgs& a, int own, int end) {
+  return own < end - a.window ? own + a.window : end;
+}
+
 // Range of keys that a query sees, before the key mask. kRanges: within its sequence and window.
 template <bool kRanges>
 __device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
@@ -88,7 +93,11 @@ __device__ FlashRange keys_of(const FlashArgs& a, const Place& p, int query) {
           a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + query];
       range = {sequence.begin, min(range.end, sequence.end)};
     }
-    if (a.window) range.begin = max(range.begin, query + a.keys - a.queries + 1 - a.window);
+    if (a.window) {
+      const int own = query + a.keys - a.queries;  // the key at the query's position
+      range.begin = max(range.begin, own + 1 - a.window);
+      if (!a.causal) range.end = end_of_window(a, own, range.end);
+    }
   }
   return range;
 }
@@ -99,8 +108,8 @@ __device__ FlashRange queries_of(const FlashArgs& a, const Place& p, int key) {
   FlashRange range{0, a.queries};
   if constexpr (kRanges) {
     if (a.sequences) range = a.sequences[static_cast<std::int64_t>(p.batch) * a.queries + key];
-    // The window may end beyond the largest int.
-    if (a.window) range.end = own < range.end - a.window ? own + a.window : range.end;
+    if (a.window) range.end = end_of_window(a, own, range.end);
+    if (a.window && !a.causal) range.begin = max(range.begin, own + 1 - a.window);
   }
   if (a.causal) range.begin = max(range.begin, own);
   return range;

@@ -64,7 +64,8 @@ TEST_F(AttentionTest, RelativeBiasesAreAddedAndSummed) {
   check({.heads = 4, .queries = 40, .keys = 40, .key_heads = 2, .scale = -0.5f, .relative = true});
   check({.queries = 80, .keys = 80, .lengths = {80, 31}, .relative = true});
   check({.queries = 80, .keys = 80, .sequences = {0, 3, 80, 81, 160}, .relative = true});
-  check({.queries = 80, .keys = 80, .window = 9, .relative = true});
+  for (bool causal : {true, false})
+    check({.queries = 80, .keys = 80, .causal = causal, .window = 9, .relative = true});
 }
 
 TEST_F(AttentionTest, RefusesRelativeBiasesOfAnotherSize) {
@@ -128,9 +129,10 @@ TEST_F(AttentionTest, SequencesOfWholeRowsChangeNothing) {
               one.dk.same_bytes(other.dk) && one.dv.same_bytes(other.dv));
 }
 
-// Windows of one key, of a part of a tile, of several tiles, and of more keys than there are.
-TEST_F(AttentionTest, WindowsHideEarlierKeys) {
-  const auto check_all = [this](DType dtype) {
+// Windows of one key, of a part of a tile, of several tiles, and of more keys than there are. With
+// causality they end at the query, without it they have two sides.
+TEST_F(AttentionTest, WindowsHideDistantKeys) {
+  const auto check_all = [this](DType dtype, bool causal) {
     for (const std::int64_t window : {1, 5, 64, 100, 1000})
       check({.batch = 1,
              .heads = 2,
@@ -138,27 +140,36 @@ TEST_F(AttentionTest, WindowsHideEarlierKeys) {
              .keys = 180,
              .head_dim = 24,
              .dtype = dtype,
+             .causal = causal,
              .window = window});
     for (const std::int64_t queries : {1, 3, 70})  // with a cache
-      check({.queries = queries, .keys = 140, .dtype = dtype, .window = 65});
+      check({.queries = queries, .keys = 140, .dtype = dtype, .causal = causal, .window = 65});
     check({.batch = 3,
            .queries = 80,
            .keys = 80,
            .head_dim = 7,
            .dtype = dtype,
+           .causal = causal,
            .dropout = 0.2f,
            .sequences = {0, 80, 85, 117, 160, 160, 193, 240},
            .window = 9});
     check({.queries = 150,  // queries from 103 on see no key of the first row
            .keys = 150,
            .dtype = dtype,
+           .causal = causal,
            .dropout = 0.2f,
            .lengths = {70, 150},
            .window = 33});
-    check({.queries = 70, .keys = 70, .dtype = dtype, .mask = true, .window = 20});
+    check(
+        {.queries = 70, .keys = 70, .dtype = dtype, .causal = causal, .mask = true, .window = 20});
+    check({.queries = 90, .keys = 40, .dtype = dtype, .causal = causal, .window = 30});
   };
-  for (DType dtype : kDtypes) check_all(dtype);
-  if (on_cuda()) with_variable("SHOAL_CUDA_ATTENTION", "products", [&] { check_all(DType::f16); });
+  for (DType dtype : kDtypes)
+    for (bool causal : {true, false}) check_all(dtype, causal);
+  if (on_cuda())
+    with_variable("SHOAL_CUDA_ATTENTION", "products", [&] {
+      for (bool causal : {true, false}) check_all(DType::f16, causal);
+    });
   check({.heads = 4,
          .queries = 200,
          .keys = 200,
@@ -167,15 +178,20 @@ TEST_F(AttentionTest, WindowsHideEarlierKeys) {
          .key_heads = 2,
          .window = 70});
   // Whole tiles of keys are hidden.
-  if (!on_cuda())
-    check({.batch = 1, .heads = 1, .queries = 800, .keys = 800, .head_dim = 8, .window = 150});
+  for (bool causal : {true, false})
+    if (!on_cuda())
+      check({.batch = 1,
+             .heads = 1,
+             .queries = 800,
+             .keys = 800,
+             .head_dim = 8,
+             .causal = causal,
+             .window = 150});
 }
 
-TEST_F(AttentionTest, RefusesAWindowWithoutCausality) {
+TEST_F(AttentionTest, RefusesANegativeWindow) {
   AttentionShape shape;
   shape.window = 3;
-  EXPECT_THROW(check_attention(shape), Error);
-  shape.causal = true;
   EXPECT_NO_THROW(check_attention(shape));
   shape.window = -1;
   EXPECT_THROW(check_attention(shape), Error);
