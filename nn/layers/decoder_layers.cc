@@ -63,18 +63,19 @@ const Tensor& RotaryTable::of(const Context& context, std::int64_t positions, bo
   return tables.back();
 }
 
-HeadProjections::HeadProjections(
-    Module& attention, const GroupedSelfAttentionConfig& config,
-    const std::function<std::unique_ptr<LinearLike>(const LinearConfig&)>& make) {
-  const auto add = [&](const std::string& name, std::int64_t heads) {
+HeadProjections::HeadProjections(Module& attention, const GroupedSelfAttentionConfig& config,
+                                 const Make& make)
+    : by_part(config.by_part) {
+  const auto add = [&](const std::string& name, std::int64_t heads, int blocks = 1) {
     linears.emplace_back(attention, name,
                          make({.in = config.channels,
                                .out = heads * config.head_dim,
                                .bias = config.bias,
-                               .std = config.std}));
+                               .std = config.std},
+                              blocks));
   };
   if (!config.fused.empty()) {
-    add(config.fused, 3 * config.heads);
+    add(config.fused, 3 * config.heads, config.by_part ? 3 : 1);
     return;
   }
   add("q_proj", config.heads);
@@ -93,12 +94,8 @@ void HeadProjections::add_norms(Module& attention, const GroupedSelfAttentionCon
 
 GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& config)
     : projections(*this, config,
-                  [](const LinearConfig& linear) { return std::make_unique<Linear>(linear); }),
-      output(*this, config.output,
-             std::make_unique<Linear>(LinearConfig{.in = config.heads * config.head_dim,
-                                                   .out = config.channels,
-                                                   .bias = config.output_bias,
-                                                   .std = config.std})),
+                  [](const LinearConfig& linear, int) { return std::make_unique<Linear>(linear); }),
+      output(*this, config.output, std::make_unique<Linear>(config.output_config())),
       dropout(*this, "attention_dropout", std::make_unique<Dropout>(config.attention_dropout)),
       config_(config) {
   SHOAL_CHECK(config.key_heads > 0 && config.heads % config.key_heads == 0 && config.rotary &&
@@ -124,6 +121,7 @@ Value GroupedSelfAttention::forward(Context& context, const Value& x, const Atte
 AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,
                                    const AttentionInput& input) {
   AttentionOptions options;
+  options.causal = config.causal;
   options.window = config.window;
   options.scale = config.scale;
   options.dropout = dropout.site();
@@ -145,12 +143,12 @@ Value rotated_attention(Context& context, const HeadProjections& projections, Ro
     const std::int64_t channels = of.tensor.shape()[2] / heads;
     return nn::rotary(context, std::move(of), table, first, input.positions, channels);
   };
-  std::array<Value, 3> parts;  // queries, keys, values
-  const auto& linears = projections.linears;
-  if (linears.size() == 1)
-    parts = split_heads(context, linears[0]->forward(context, x), options.heads);
+  std::vector<Value> parts;  // queries, keys, values
+  if (const auto& linears = projections.linears; linears.size() == 1)
+    parts = split_channels(context, linears[0]->forward(context, x), 3,
+                           projections.by_part ? 1 : options.heads);
   else
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = linears[i]->forward(context, x);
+    for (const auto& linear : linears) parts.push_back(linear->forward(context, x));
   const Value q = rotated(std::move(parts[0]), projections.query_norm, options.heads),
               k = rotated(std::move(parts[1]), projections.key_norm, options.key_heads);
   return attend_to(context, q, {k, std::move(parts[2])}, input, options);

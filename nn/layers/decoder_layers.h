@@ -61,29 +61,38 @@ class RotaryTable {
 struct GroupedSelfAttentionConfig {
   // heads · head_dim need not equal `channels`; `key_heads` must divide `heads`.
   std::int64_t channels = 0, heads = 1, key_heads = 1, head_dim = 0, max_positions = 0;
-  float attention_dropout = 0, std = 0.02f;
+  float attention_dropout = 0, std = 0.02f, output_std = 0;  // output_std: of `output`; 0: std
   bool bias = false, output_bias = false;  // of the Linears of queries, keys, values; of `output`
-  // Names of the Linears. `fused` makes the queries, keys and values of each head, so key_heads is
-  // `heads`; empty: q_proj, k_proj and v_proj.
+  bool causal = true;
+  // Names of the Linears. `fused` makes queries, keys and values, so key_heads is `heads`; empty:
+  // q_proj, k_proj and v_proj. Its outputs are [heads, 3, head_dim] or, `by_part`, [3, heads,
+  // head_dim].
   std::string fused{}, output = "o_proj";
+  bool by_part = false;
   float norm_epsilon = 0;   // of norms of each head's queries and keys; 0: there are none
   float norm_offset = 0;    // RmsNorm's, of these norms
   float scale = 0;          // of scores; 0: 1 / sqrt(head_dim)
   std::int64_t window = 0;  // AttentionShape::window
   std::shared_ptr<RotaryTable> rotary{};
+
+  LinearConfig output_config() const {
+    return {heads * head_dim, channels, output_bias, output_std > 0 ? output_std : std};
+  }
 };
 
 // The children of an attention that make queries, keys and values.
 struct HeadProjections {
   std::deque<Slot<LinearLike>> linears;  // of queries, keys and values; or one of all
+  bool by_part = false;                  // of one of all: its outputs are not by head
   std::optional<Slot<NormLike>> query_norm, key_norm;
 
-  HeadProjections(Module& attention, const GroupedSelfAttentionConfig& config,
-                  const std::function<std::unique_ptr<LinearLike>(const LinearConfig&)>& make);
+  // Makes a Linear whose outputs are `blocks` equal blocks, each divided by heads.
+  using Make = std::function<std::unique_ptr<LinearLike>(const LinearConfig&, int blocks)>;
+  HeadProjections(Module& attention, const GroupedSelfAttentionConfig& config, const Make& make);
   void add_norms(Module& attention, const GroupedSelfAttentionConfig& config);
 };
 
-// Causal attention with rotary positions. Groups of heads share keys and values (Ainslie et al.,
+// Attention with rotary positions. Groups of heads share keys and values (Ainslie et al.,
 // "GQA", 2023). Two or four Linears, and RmsNorms of queries and keys (Dehghani et al., "Scaling
 // Vision Transformers to 22 Billion Parameters", 2023).
 class GroupedSelfAttention final : public AttentionLike {

@@ -14,6 +14,7 @@ FeedForward::FeedForward(const FeedForwardConfig& config)
 
 Value FeedForward::forward(Context& context, const Value& x) {
   Value inner = in->forward(context, x);
+  if (config_.fused) inner = gated_halves(context, inner, config_.activation);
   if (gate) inner = multiply(context, inner, (*gate)->forward(context, x));
   return out->forward(context, dropout->forward(context, inner));
 }

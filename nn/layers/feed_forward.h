@@ -13,8 +13,12 @@ struct FeedForwardConfig {
   float dropout = 0, std = 0.02f, output_std = 0.02f;
   bool bias = true;
   std::string in = "fc1", gate{}, out = "fc2";  // names of the children; without a name: no gate
+  bool fused = false;  // `in` makes both: its outputs are those of `in`, then those of `gate`
 
-  LinearConfig in_config() const { return {channels, inner, bias, std, activation}; }
+  LinearConfig in_config() const {
+    if (fused) return {channels, 2 * inner, bias, std};
+    return {channels, inner, bias, std, activation};
+  }
   LinearConfig gate_config() const { return {channels, inner, bias, std}; }
   LinearConfig out_config() const { return {inner, channels, bias, output_std}; }
 };

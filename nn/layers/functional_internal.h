@@ -38,8 +38,12 @@ KeysAndValues keys_and_values(const AttentionInput& input,
 Value attend_to(Context& context, const Value& queries, const KeysAndValues& seen,
                 const AttentionInput& input, const AttentionOptions& options);
 
-// x [.., H·3·D], for each of H heads its queries, keys and values -> three of [.., H·D].
-std::array<Value, 3> split_heads(Context& context, const Value& x, std::int64_t heads);
+// x [.., G·parts·D], in each of G groups D channels of every part -> `parts` (at most 3) tensors
+// [.., G·D]. A projection of queries, keys and values has a group for each head, or one for all.
+std::vector<Value> split_channels(Context& context, const Value& x, int parts,
+                                  std::int64_t groups = 1);
+// activation(a) · b, where x is [a b]: [.., 2·C] -> [.., C]
+Value gated_halves(Context& context, const Value& x, kernels::Activation activation);
 
 // a · b, of equal shapes
 Value multiply(Context& context, const Value& a, const Value& b);

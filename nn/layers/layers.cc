@@ -37,19 +37,37 @@ Value Conv1D::forward(Context& context, const Value& x) {
   return adapted_linear(context, x, *weight_, bias_.get(), {false, config_.activation}, lora());
 }
 
-LayerNorm::LayerNorm(std::int64_t channels, float epsilon) : epsilon_(epsilon) {
+LayerNorm::LayerNorm(std::int64_t channels, float epsilon, bool bias)
+    : epsilon_(epsilon), has_bias_(bias) {
   weight_ = add_parameter("weight", {channels}, ones(), false);
-  bias_ = add_parameter("bias", {channels}, zeros(), false);
+  if (bias) {
+    bias_ = add_parameter("bias", {channels}, zeros(), false);
+    return;
+  }
+  bias_ = std::make_shared<Parameter>("bias", Shape{channels}, zeros());
+  bias_->set_trainable(false);
+}
+// The kernels' LayerNorm has a bias; without one they compute RMSNorm.
+Parameter& LayerNorm::bias(const Context& context) {
+  if (has_bias_) return *bias_;
+  const Device device = context.kernels().device();
+  const DType dtype = weight_->value.dtype();
+  Tensor& value = bias_->value;
+  if (value.defined() && value.dtype() == dtype && value.device() == device) return *bias_;
+  value = {};
+  memory_ = make_device_memory(device);
+  value = Tensor::zeros(bias_->shape(), dtype, *memory_, MemoryTag::parameters, context.stream);
+  return *bias_;
 }
 Value LayerNorm::forward(Context& context, const Value& x) {
-  return layer_norm(context, x, *weight_, *bias_, epsilon_);
+  return layer_norm(context, x, *weight_, bias(context), epsilon_);
 }
 ResidualNorm LayerNorm::fork(Context& context, const Value& x) {
-  return fork_layer_norm(context, x, *weight_, *bias_, epsilon_);
+  return fork_layer_norm(context, x, *weight_, bias(context), epsilon_);
 }
 ResidualNorm LayerNorm::forward(Context& context, const Value& residual, const Value& branch,
                                 const DropoutSite& site) {
-  return residual_layer_norm(context, residual, branch, site, *weight_, *bias_, epsilon_);
+  return residual_layer_norm(context, residual, branch, site, *weight_, bias(context), epsilon_);
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t channels, float std, std::int64_t padding)

@@ -35,7 +35,7 @@ class Linear final : public LinearLike {
 
 class LayerNorm final : public NormLike {  // over the last dimension, `channels` long
  public:
-  LayerNorm(std::int64_t channels, float epsilon);
+  LayerNorm(std::int64_t channels, float epsilon, bool bias = true);
   std::string_view kind() const override { return "LayerNorm"; }
   Value forward(Context& context, const Value& x) override;
   ResidualNorm fork(Context& context, const Value& x) override;
@@ -43,7 +43,11 @@ class LayerNorm final : public NormLike {  // over the last dimension, `channels
                        const DropoutSite& site) override;
 
  private:
+  Parameter& bias(const Context& context);
+
   float epsilon_;
+  bool has_bias_;  // false: bias_ is zeros in memory_, and no parameter of the module
+  std::shared_ptr<MemoryResource> memory_;
   std::shared_ptr<Parameter> weight_, bias_;
 };
 

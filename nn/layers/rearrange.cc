@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -76,28 +78,33 @@ Value rows_of(Context& context, std::string_view name, const Value& x, std::int6
       {&x, 1}, {}, {y})[0];
 }
 
-// Rows of D channels, of which every third belongs to part 0, 1 or 2.
-class SplitHeadsFunction final : public Function {
+// For Context::run(): undefined beyond the last one.
+Tensor or_none(std::span<const Tensor> all, std::size_t i) {
+  return i < all.size() ? all[i] : Tensor();
+}
+
+// Rows of x are pieces of D channels, of which every n-th belongs to one of n parts.
+class SplitChannelsFunction final : public Function {
  public:
-  SplitHeadsFunction(const Shape& shape, std::int64_t channels)
+  SplitChannelsFunction(const Shape& shape, std::int64_t channels)
       : shape_(shape), channels_(channels) {}
-  std::string_view name() const override { return "split_heads"; }
+  std::string_view name() const override { return "split_channels"; }
   std::vector<Tensor> backward(BackwardContext& backward_context,
                                std::span<Tensor> output_gradients) override {
     Context& context = backward_context.context();
-    const Tensor &dq = output_gradients[0], &dk = output_gradients[1], &dv = output_gradients[2];
-    const Tensor& given = dq.defined() ? dq : dk.defined() ? dk : dv;
-    const Tensor dx = context.empty(shape_, given.dtype());
+    const auto given = std::ranges::find_if(output_gradients, &Tensor::defined);
+    const Tensor dx = context.empty(shape_, given->dtype());
     const Tensor rows = dx.reshaped({shape_.count() / channels_, channels_});
-    context.run("split_heads.backward", {dq, dk, dv}, {dx}, [&] {
-      bool clear = !dq.defined() || !dk.defined() || !dv.defined();
-      std::int64_t part = 0;
-      for (const Tensor& dy : {dq, dk, dv}) {
-        const kernels::RowSelection own = selection({}, 3, part++);
+    const auto parts = static_cast<std::int64_t>(output_gradients.size());
+    const auto listed = [&](std::size_t i) { return or_none(output_gradients, i); };
+    context.run("split_channels.backward", {listed(0), listed(1), listed(2)}, {dx}, [&] {
+      bool clear = !std::ranges::all_of(output_gradients, &Tensor::defined);
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const Tensor& dy = output_gradients[static_cast<std::size_t>(part)];
         if (!dy.defined()) continue;
         context.kernels().embedding().select_rows_backward(
-            own, dy.reshaped({dy.count() / channels_, channels_}), rows.view(), clear,
-            context.stream);
+            selection({}, parts, part), dy.reshaped({dy.count() / channels_, channels_}),
+            rows.view(), clear, context.stream);
         clear = false;
       }
     });
@@ -142,29 +149,37 @@ Value position_of_all(Context& context, const Value& x, std::int64_t position) {
   return rows_of(context, "position_of_all", x, shape[0], {}, shape[1], position);
 }
 
-std::array<Value, 3> split_heads(Context& context, const Value& x, std::int64_t heads) {
+std::vector<Value> split_channels(Context& context, const Value& x, int parts,
+                                  std::int64_t groups) {
   const Shape& shape = x.tensor.shape();
-  SHOAL_CHECK(shape.rank() > 0 && heads > 0 && shape[-1] % (3 * heads) == 0,
-              "queries, keys and values of {} heads in {}", heads, to_string(shape));
-  const std::int64_t channels = shape[-1] / (3 * heads);
-  std::vector<std::int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
-  sizes.back() /= 3;
-  const Shape part{std::span<const std::int64_t>(sizes)};
+  SHOAL_CHECK(shape.rank() > 0 && parts > 0 && parts <= 3 && groups > 0 &&
+                  shape[-1] % (parts * groups) == 0,
+              "{} parts of {} groups of channels in {}", parts, groups, to_string(shape));
+  const std::int64_t channels = shape[-1] / (parts * groups);
+  const Shape part = shape.with(-1, shape[-1] / parts);
   const std::int64_t count = channels == 0 ? 0 : part.count() / channels;
-  const Tensor rows = x.tensor.reshaped({3 * count, channels});
-  std::vector<Tensor> parts;
-  for (int i = 0; i < 3; ++i) parts.push_back(context.empty(part, x.tensor.dtype()));
+  const Tensor rows = x.tensor.reshaped({parts * count, channels});
+  std::vector<Tensor> made;
+  for (int i = 0; i < parts; ++i) made.push_back(context.empty(part, x.tensor.dtype()));
   const bool records = context.records({&x, 1}, {});
-  context.run("split_heads", {x.tensor}, {parts[0], parts[1], parts[2]}, [&] {
-    for (int i = 0; i < 3; ++i)
+  const auto listed = [&](std::size_t i) { return or_none(made, i); };
+  context.run("split_channels", {x.tensor}, {listed(0), listed(1), listed(2)}, [&] {
+    for (int i = 0; i < parts; ++i)
       context.kernels().embedding().select_rows(
-          selection({}, 3, i), rows,
-          parts[static_cast<std::size_t>(i)].reshaped({count, channels}).view(), 0, context.stream);
+          selection({}, parts, i), rows,
+          made[static_cast<std::size_t>(i)].reshaped({count, channels}).view(), 0, context.stream);
   });
-  if (!records) return {Value{parts[0]}, Value{parts[1]}, Value{parts[2]}};
-  auto values = context.tape->record(std::make_unique<SplitHeadsFunction>(shape, channels), {&x, 1},
-                                     {}, std::move(parts));
-  return {std::move(values[0]), std::move(values[1]), std::move(values[2])};
+  if (records)
+    return context.tape->record(std::make_unique<SplitChannelsFunction>(shape, channels), {&x, 1},
+                                {}, std::move(made));
+  std::vector<Value> values;
+  for (Tensor& tensor : made) values.push_back(Value{std::move(tensor)});
+  return values;
+}
+
+Value gated_halves(Context& context, const Value& x, kernels::Activation activation) {
+  const std::vector<Value> halves = split_channels(context, x, 2);
+  return multiply(context, activate(context, halves[0], activation), halves[1]);
 }
 
 Value rows_at(Context& context, const Value& x, const Tensor& given) {

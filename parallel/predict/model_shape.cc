@@ -42,15 +42,17 @@ void collect(const nn::Module& module, UnitShape& unit) {
               config.head_dim > 0 ? config.head_dim : config.channels / config.heads);
     unit.causal = config.causal;
   }
-  if (const auto* const a = dynamic_cast<const nn::GroupedSelfAttention*>(&module))
+  if (const auto* const a = dynamic_cast<const nn::GroupedSelfAttention*>(&module)) {
     attention(a->config().heads, a->config().key_heads, a->config().head_dim);
+    unit.causal = a->config().causal;
+  }
   if (const auto* const mlp = dynamic_cast<const nn::GatedMlp*>(&module)) {
     unit.inner += mlp->config().inner;
     unit.branches = 2;
   }
   if (const auto* const mlp = dynamic_cast<const nn::FeedForward*>(&module)) {
     unit.inner += mlp->config().inner;
-    unit.branches = mlp->config().gate.empty() ? unit.branches : 2;
+    if (mlp->config().fused || !mlp->config().gate.empty()) unit.branches = 2;
   }
   if (const auto* const mlp = dynamic_cast<const nn::Mlp*>(&module)) {
     if (const auto* const linear = dynamic_cast<const nn::Linear*>(&*mlp->c_fc))

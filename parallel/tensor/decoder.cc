@@ -10,15 +10,11 @@ namespace shoal::parallel {
 TensorParallelGroupedAttention::TensorParallelGroupedAttention(
     const TensorParallel& group, const nn::GroupedSelfAttentionConfig& config)
     : projections(*this, config,
-                  [&group](const nn::LinearConfig& linear) { return own_outputs(group, linear); }),
-      output(
-          *this, config.output,
-          std::make_unique<RowParallelLinear>(group,
-                                              nn::LinearConfig{.in = config.heads * config.head_dim,
-                                                               .out = config.channels,
-                                                               .bias = config.output_bias,
-                                                               .std = config.std},
-                                              true)),
+                  [&group](const nn::LinearConfig& linear, int blocks) {
+                    return own_outputs(group, linear, blocks);
+                  }),
+      output(*this, config.output,
+             std::make_unique<RowParallelLinear>(group, config.output_config(), true)),
       dropout(*this, "attention_dropout", std::make_unique<nn::Dropout>(config.attention_dropout)),
       group_(group),
       config_(config) {

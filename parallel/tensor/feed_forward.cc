@@ -8,7 +8,7 @@ namespace shoal::parallel {
 
 TensorParallelFeedForward::TensorParallelFeedForward(const TensorParallel& group,
                                                      const nn::FeedForwardConfig& config)
-    : in(*this, config.in, own_outputs(group, config.in_config())),
+    : in(*this, config.in, own_outputs(group, config.in_config(), config.fused ? 2 : 1)),
       out(*this, config.out, std::make_unique<RowParallelLinear>(group, config.out_config(), true)),
       dropout(*this, "activation_dropout", std::make_unique<nn::Dropout>(config.dropout)),
       group_(group),
@@ -23,6 +23,7 @@ nn::Value TensorParallelFeedForward::forward(nn::Context& context, const nn::Val
   {
     const GroupCoordinates coordinates(context, group_, x.tensor.shape()[0]);
     inner = in->forward(context, whole);
+    if (config_.fused) inner = gated_halves(context, inner, config_.activation);
     if (gate) inner = multiply(context, inner, (*gate)->forward(context, whole));
     nn::DropoutSite site = dropout->site();
     site.column_offset = group_.rank() * (config_.inner / group_.size());

@@ -214,6 +214,31 @@ class RowLinearFunction final : public nn::Function {
 nn::Initializer normal(float std) { return {nn::Initializer::Kind::normal, std}; }
 nn::Initializer zeros() { return {nn::Initializer::Kind::zeros, 0}; }
 
+// This rank's number of the outputs, which are `blocks` equal blocks, each split over the ranks.
+std::int64_t own_part(const TensorParallel& group, const LinearConfig& config, int blocks) {
+  SHOAL_CHECK(blocks > 0 && config.out % blocks == 0, "{} outputs are not {} equal blocks",
+              config.out, blocks);
+  return blocks * divided(config.out / blocks, group, "output channels", "");
+}
+
+// Sets the parts of a layer's parameters, whose outputs are split as above. `bias` may be null.
+void set_parts(const TensorParallel& group, const LinearConfig& config, bool transposed, int blocks,
+               Parameter& weight, Parameter* bias) {
+  const std::int64_t block = config.out / blocks, own = own_part(group, config, blocks) / blocks;
+  std::vector<ParameterPiece> pieces, bias_pieces;
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::int64_t local = b * own, whole = b * block + group.rank() * own;
+    if (transposed)
+      pieces.push_back({{own, config.in}, {local, 0}, {whole, 0}});
+    else
+      pieces.push_back({{config.in, own}, {0, local}, {0, whole}});
+    bias_pieces.push_back({{own}, {local}, {whole}});
+  }
+  weight.set_part(transposed ? Shape{config.out, config.in} : Shape{config.in, config.out},
+                  std::move(pieces));
+  if (bias) bias->set_part({config.out}, std::move(bias_pieces));
+}
+
 void inherit_adapters(const nn::Module& from, nn::Module& to) {
   const auto* const adapted = dynamic_cast<const nn::LinearLike*>(&from);
   if (adapted && adapted->lora()) {
@@ -310,27 +335,11 @@ Value row_linear(Context& context, const TensorParallel& group, const Value& x, 
 ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& group, const LinearConfig& config,
                                            bool transposed, int blocks)
     : group_(group), options_{transposed, config.activation} {
-  SHOAL_CHECK(blocks > 0 && config.out % blocks == 0, "{} outputs are not {} equal blocks",
-              config.out, blocks);
-  const std::int64_t block = config.out / blocks,
-                     own = divided(block, group, "output channels", "");
-  weight_ = add_parameter(
-      "weight", transposed ? Shape{blocks * own, config.in} : Shape{config.in, blocks * own},
-      normal(config.std));
-  std::vector<ParameterPiece> pieces, bias_pieces;
-  for (std::int64_t b = 0; b < blocks; ++b) {
-    const std::int64_t local = b * own, whole = b * block + group.rank() * own;
-    if (transposed)
-      pieces.push_back({{own, config.in}, {local, 0}, {whole, 0}});
-    else
-      pieces.push_back({{config.in, own}, {0, local}, {0, whole}});
-    bias_pieces.push_back({{own}, {local}, {whole}});
-  }
-  weight_->set_part(transposed ? Shape{config.out, config.in} : Shape{config.in, config.out},
-                    std::move(pieces));
-  if (!config.bias) return;
-  bias_ = add_parameter("bias", {blocks * own}, zeros(), false);
-  bias_->set_part({config.out}, std::move(bias_pieces));
+  const std::int64_t out = own_part(group, config, blocks);
+  weight_ = add_parameter("weight", transposed ? Shape{out, config.in} : Shape{config.in, out},
+                          normal(config.std));
+  if (config.bias) bias_ = add_parameter("bias", {out}, zeros(), false);
+  set_parts(group, config, transposed, blocks, *weight_, bias_.get());
 }
 
 Value ColumnParallelLinear::forward(Context& context, const Value& x) {
@@ -369,16 +378,13 @@ Value RowParallelLinear::forward(Context& context, const Value& x) {
   return row_linear(context, group_, x, *weight_, bias_.get(), transposed_, inner, &lora()->b());
 }
 
-std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
-                                        const nn::LinearConfig& config) {
-  const std::int64_t in = config.in, own = divided(config.out, group, "outputs", ""),
-                     first = group.rank() * own;
+std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group, const nn::LinearConfig& config,
+                                        int blocks) {
   nn::LinearConfig part = config;
-  part.out = own;
+  part.out = own_part(group, config, blocks);
   auto made = std::make_unique<nn::Linear>(part);
   const std::vector<nn::Parameter*> parameters = made->parameters();
-  parameters[0]->set_part({config.out, in}, {{{own, in}, {0, 0}, {first, 0}}});
-  if (config.bias) parameters[1]->set_part({config.out}, {{{own}, {0}, {first}}});
+  set_parts(group, config, true, blocks, *parameters[0], config.bias ? parameters[1] : nullptr);
   return made;
 }
 

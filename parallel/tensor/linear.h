@@ -58,9 +58,9 @@ class RowParallelLinear final : public nn::LinearLike {
 };
 
 // A Linear with this rank's part of the outputs of `config`, for layers that share one enter()
-// between several of them. `out` must be a multiple of tp.
-std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group,
-                                        const nn::LinearConfig& config);
+// between several of them. `blocks` as above.
+std::unique_ptr<nn::Linear> own_outputs(const TensorParallel& group, const nn::LinearConfig& config,
+                                        int blocks = 1);
 
 // Makes the replacement of a Linear or Conv1D. It has no values yet. Throws for other layers.
 std::unique_ptr<ColumnParallelLinear> column_parallel(const nn::Module& linear,

@@ -406,6 +406,24 @@ std::vector<OperationCase> decoder_layer_cases() {
                              {.norm_epsilon = 1e-5f, .norm_offset = 1, .scale = 0.7f}),
       grouped_attention_case("PartlyRotarySelfAttentionLayer",
                              {.head_dim = 10, .fused = "query_key_value", .output = "dense"}),
+      grouped_attention_case("TwoSidedSelfAttentionLayer", {.output_std = 0.01f,
+                                                            .causal = false,
+                                                            .fused = "Wqkv",
+                                                            .output = "Wo",
+                                                            .by_part = true,
+                                                            .window = 2}),
+      {"LayerNormWithoutBias",
+       [](Rig& rig, DType dtype) {
+         return of_layer<LayerNorm>(
+             rig, dtype, std::make_shared<LayerNorm>(9, 1e-5f, false),
+             {rig.tensor({2, 2, 9}, 3, dtype), rig.tensor({2, 2, 9}, 4, dtype)},
+             [](Context& context, LayerNorm& norm, const Values& in) -> Values {
+               const ResidualNorm out =
+                   norm.forward(context, in[0], in[1], {.probability = 0.25f, .path_hash = 3});
+               const ResidualNorm fork = norm.fork(context, out.normed);
+               return {out.sum, fork.sum, norm.forward(context, fork.normed)};
+             });
+       }},
   };
 }
 
@@ -460,17 +478,20 @@ std::vector<OperationCase> encoder_decoder_cases() {
                return {layer.forward(context, in[0], {.key_mask = lengths, .encoded = &in[1]})};
              });
        }});
-  for (const bool gated : {false, true})
+  for (const auto& [name, gate, fused] : {std::tuple{"FeedForwardLayer", "", false},
+                                          std::tuple{"GatedFeedForwardLayer", "gate", false},
+                                          std::tuple{"FusedFeedForwardLayer", "", true}})
     all.push_back(
-        {gated ? "GatedFeedForwardLayer" : "FeedForwardLayer",
-         [gated](Rig& rig, DType dtype) {
+        {name,
+         [gate, fused](Rig& rig, DType dtype) {
            return of_layer<FeedForward>(
                rig, dtype,
                std::make_shared<FeedForward>(FeedForwardConfig{.channels = 5,
                                                                .inner = 12,
                                                                .activation = Activation::gelu_tanh,
                                                                .dropout = 0.3f,
-                                                               .gate = gated ? "gate" : ""}),
+                                                               .gate = gate,
+                                                               .fused = fused}),
                {rig.tensor({2, 3, 5}, 3, dtype)}, &call<FeedForward>);
          },
          2e-3, 2e-5, 2e-2});

@@ -47,7 +47,7 @@ class Holder final : public Module {
 // Llama's layers, with half as many key heads as heads, with Qwen3's norms and a window.
 class DecoderHolder final : public Module {
  public:
-  explicit DecoderHolder(float dropout, const std::string& fused = "")
+  explicit DecoderHolder(float dropout, const std::string& fused = "", bool by_part = false)
       : self_attn(*this, "self_attn",
                   std::make_unique<nn::GroupedSelfAttention>(nn::GroupedSelfAttentionConfig{
                       .channels = kChannels,
@@ -59,7 +59,9 @@ class DecoderHolder final : public Module {
                       .std = 0.3f,
                       .bias = true,
                       .output_bias = true,
+                      .causal = !by_part,
                       .fused = fused,
+                      .by_part = by_part,
                       .norm_epsilon = 1e-5f,
                       .window = 7,
                       .rotary = std::make_shared<nn::RotaryTable>(
@@ -77,7 +79,7 @@ class DecoderHolder final : public Module {
 // An encoder-decoder's layers: attention with relative positions, to other states, and the MLP.
 class EncoderDecoderHolder final : public Module {
  public:
-  explicit EncoderDecoderHolder(float dropout)
+  explicit EncoderDecoderHolder(float dropout, bool fused = false)
       : positions(*this, "positions",
                   std::make_unique<nn::RelativePositions>(nn::RelativePositionsConfig{
                       .heads = kHeads, .buckets = 8, .max_distance = 6})),
@@ -88,7 +90,8 @@ class EncoderDecoderHolder final : public Module {
                                                                     .inner = kInner,
                                                                     .dropout = dropout,
                                                                     .std = 0.3f,
-                                                                    .gate = "gate"})) {
+                                                                    .gate = fused ? "" : "gate",
+                                                                    .fused = fused})) {
     name_tree("block");
   }
   static std::unique_ptr<nn::SelfAttention> attention(float dropout, bool cross,
@@ -320,6 +323,9 @@ TEST_P(TensorParallelLayers, GroupedAttentionAndGatedMlp) {
     DecoderHolder fused(0.2f, "qkv"), cut_fused(0.2f, "qkv");
     apply_tensor_parallelism(cut_fused, group);
     compare(rig, group, attention(fused), attention(cut_fused), DType::f32, {});
+    DecoderHolder by_part(0.2f, "Wqkv", true), cut_by_part(0.2f, "Wqkv", true);
+    apply_tensor_parallelism(cut_by_part, group);
+    compare(rig, group, attention(by_part), attention(cut_by_part), DType::f32, {});
   });
 }
 
@@ -344,6 +350,9 @@ TEST_P(TensorParallelLayers, LayersOfEncoderDecoders) {
     compare(rig, group, self(whole), self(cut), DType::f32, {});
     compare(rig, group, cross(whole), cross(cut), DType::f32, {});
     compare(rig, group, mlp(whole), mlp(cut), DType::f32, {});
+    EncoderDecoderHolder fused(0.2f, true), cut_fused(0.2f, true);
+    apply_tensor_parallelism(cut_fused, group);
+    compare(rig, group, mlp(fused), mlp(cut_fused), DType::f32, {});
   });
 }
 
