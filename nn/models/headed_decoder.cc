@@ -24,7 +24,7 @@ std::unique_ptr<TaskHead> make_head(const DecoderTrunk& trunk, DecoderHead head)
     case DecoderHead::sequence_classification:
       return make_end_head(sizes, labels.regression());
     case DecoderHead::question_answering:
-      return make_question_head(sizes);
+      return make_question_head("qa_outputs", sizes);
     case DecoderHead::token_classification:
       sizes.dropout = static_cast<float>(labels.token_dropout.value_or(0.1));
       return make_token_head(std::string(trunk.family().token_head), sizes);

@@ -12,7 +12,8 @@ LossOutput output_of(LossResult result) {
 class TokenHead final : public SampleHead {
  public:
   TokenHead(const std::string& name, const HeadSizes& sizes)
-      : classifier(*this, name,
+      : transform(*this, sizes.transform),
+        classifier(*this, name,
                    std::make_unique<Linear>(
                        LinearConfig{.in = sizes.channels, .out = sizes.labels, .std = sizes.std})),
         dropout(*this, "token_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
@@ -21,9 +22,11 @@ class TokenHead final : public SampleHead {
         cross_entropy(context, logits(context, hidden, input), input.targets, input.loss));
   }
   Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
-    return classifier->forward(context, dropout->forward(context, hidden));
+    const Value states = transform.forward(context, hidden);
+    return classifier->forward(context, dropout->forward(context, states));
   }
 
+  TransformLayers transform;
   Slot<LinearLike> classifier;
   Slot<Dropout> dropout;
 };
@@ -33,8 +36,9 @@ class TokenHead final : public SampleHead {
 // targets.
 class QuestionHead final : public SampleHead {
  public:
-  explicit QuestionHead(const HeadSizes& sizes)
-      : outputs(*this, "qa_outputs",
+  QuestionHead(const std::string& name, const HeadSizes& sizes)
+      : transform(*this, sizes.transform),
+        outputs(*this, name,
                 std::make_unique<Linear>(
                     LinearConfig{.in = sizes.channels, .out = 2, .std = sizes.std})),
         dropout(*this, "question_dropout", std::make_unique<Dropout>(sizes.dropout)) {}
@@ -44,9 +48,11 @@ class QuestionHead final : public SampleHead {
                                    input.targets, input.loss));
   }
   Value logits(Context& context, const Value& hidden, const ChainInput& /*input*/) override {
-    return outputs->forward(context, dropout->forward(context, hidden));
+    const Value states = transform.forward(context, hidden);
+    return outputs->forward(context, dropout->forward(context, states));
   }
 
+  TransformLayers transform;
   Slot<LinearLike> outputs;
   Slot<Dropout> dropout;
 };
@@ -79,6 +85,24 @@ class EndHead final : public SampleHead {
 
 }  // namespace
 
+TransformLayers::TransformLayers(Module& head, const StateTransform& config) {
+  if (!config.dense.empty())
+    dense.emplace(head, config.dense,
+                  std::make_unique<Linear>(LinearConfig{.in = config.channels,
+                                                        .out = config.width,
+                                                        .bias = config.bias,
+                                                        .std = config.std,
+                                                        .activation = config.activation}));
+  if (!config.norm.empty())
+    norm.emplace(head, config.norm,
+                 std::make_unique<LayerNorm>(config.width, config.epsilon, config.norm_bias));
+}
+
+Value TransformLayers::forward(Context& context, const Value& x) {
+  const Value out = dense ? (*dense)->forward(context, x) : x;
+  return norm ? (*norm)->forward(context, out) : out;
+}
+
 LossOutput sample_loss(Context& context, const Value& scores, const ChainInput& input,
                        bool numbers) {
   return output_of(numbers ? squared_error(context, scores, input.targets, input.loss)
@@ -89,8 +113,8 @@ std::unique_ptr<TaskHead> make_token_head(const std::string& name, const HeadSiz
   return std::make_unique<TokenHead>(name, sizes);
 }
 
-std::unique_ptr<TaskHead> make_question_head(const HeadSizes& sizes) {
-  return std::make_unique<QuestionHead>(sizes);
+std::unique_ptr<TaskHead> make_question_head(const std::string& name, const HeadSizes& sizes) {
+  return std::make_unique<QuestionHead>(name, sizes);
 }
 
 std::unique_ptr<TaskHead> make_end_head(const HeadSizes& sizes, bool numbers) {

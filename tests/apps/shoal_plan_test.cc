@@ -109,7 +109,7 @@ TEST_F(ShoalPlan, NamesTheNodesThatFit) {
 }
 
 TEST_F(ShoalPlan, PlansEncoders) {
-  for (const char* model : {"bert", "roberta", "distilbert", "albert"}) {
+  for (const char* model : {"bert", "roberta", "distilbert", "albert", "electra", "modernbert"}) {
     const auto result = shoal({"plan", model, "--machine", "p4d.24xlarge", "--batch", "64",
                                "--length", "128", "--json", "--top", "1"});
     ASSERT_EQ(result.status, 0) << result.err;

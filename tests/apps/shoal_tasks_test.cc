@@ -428,7 +428,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
   expect_refused(
       shoal({"train", "--model_type", "xlnet", "--train_file", *data_ / "train.txt"}),
       "it takes one of gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text, "
-      "bert, roberta, distilbert, albert, xlm-roberta, electra, t5, bart, mbart");
+      "bert, roberta, distilbert, albert, xlm-roberta, electra, modernbert, t5, bart, mbart");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),
                         "--train_file", *data_ / "train.txt"}),
                  "give --task");

@@ -49,6 +49,8 @@ void check_encoder(const json& config) {
            "a written config.json reads as the same model");
   }
   expect(read.trunk_parameters() >= 0, "a model has parameters");
+  for (std::int64_t layer = 0; layer < std::min<std::int64_t>(read.num_hidden_layers, 4); ++layer)
+    (void)read.window(layer);
 }
 
 FUZZ(model_config,

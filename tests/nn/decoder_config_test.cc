@@ -215,8 +215,10 @@ TEST(SlidingWindow, IsThatOfTheLayer) {
 // The fields that checkpoints on Hugging Face's Hub have, and their published sizes.
 TEST(PublishedCheckpoints, HaveTheirNumberOfParameters) {
   const json all = read_json_file(testing::golden_path("checkpoint_configs.json"));
-  ASSERT_EQ(all.size(), 22U);
+  int decoders = 0;
   for (const auto& [name, one] : all.items()) {
+    if (find_decoder_family(one["config"]["model_type"].get<std::string>()) == nullptr) continue;
+    ++decoders;
     const auto model = make_causal_lm(one["config"], name);
     std::int64_t count = 0;
     for (const Parameter* parameter : model->parameters()) count += parameter->shape().count();
@@ -225,6 +227,7 @@ TEST(PublishedCheckpoints, HaveTheirNumberOfParameters) {
     for (const auto& [field, value] : one["config"].items())
       EXPECT_EQ(saved[field], value) << name << " " << field;
   }
+  EXPECT_EQ(decoders, 22);
 }
 
 }  // namespace

@@ -177,8 +177,11 @@ TEST_P(EncoderGolden, InBf16) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases{{"bert_regression", EncoderTask::sequence_classification},
                           {"bert_untied", EncoderTask::masked_lm},
-                          {"electra_wide", EncoderTask::masked_lm}};
-  for (const char* family : {"bert", "roberta", "distilbert", "albert", "xlm-roberta", "electra"})
+                          {"electra_wide", EncoderTask::masked_lm},
+                          {"modernbert_biases", EncoderTask::masked_lm},
+                          {"modernbert_biases", EncoderTask::sequence_classification}};
+  for (const char* family :
+       {"bert", "roberta", "distilbert", "albert", "xlm-roberta", "electra", "modernbert"})
     for (const auto& [task, name] : kTasks) cases.push_back({family, task});
   return cases;
 }
@@ -218,7 +221,7 @@ TEST_P(EncoderDirectories, IsWrittenAndReportedAsTransformersDoes) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, EncoderDirectories,
                          ::testing::Values("bert", "roberta", "distilbert", "albert", "xlm-roberta",
-                                           "electra"));
+                                           "electra", "modernbert"));
 
 // Without any head, transformers reports the bias as new under both of its names.
 TEST_P(EncoderDirectories, ANewHeadIsReportedAsTransformersDoes) {
@@ -300,11 +303,24 @@ TEST(EncoderConfig, ErrorsAreOneClearLine) {
   constexpr auto kLm = EncoderTask::masked_lm;
   EXPECT_THAT(refusal("bert", kLm, sets("model_type", "gpt2")),
               HasSubstr("model_type 'gpt2' is no encoder that Shoal knows; bert, roberta, "
-                        "distilbert, albert, xlm-roberta, electra are"));
+                        "distilbert, albert, xlm-roberta, electra, modernbert are"));
   EXPECT_THAT(refusal("bert", kLm, sets("hidden_act", "silu")), HasSubstr("'silu'"));
   EXPECT_THAT(refusal("bert", kLm, sets("hidden_size", 13)), HasSubstr("not a multiple"));
   EXPECT_THAT(refusal("bert", kLm, sets("position_embedding_type", "relative_key")),
               HasSubstr("relative_key"));
+  EXPECT_THAT(refusal("modernbert", kLm, sets("classifier_pooling", "max")), HasSubstr("'max'"));
+  EXPECT_THAT(refusal("modernbert", kLm, sets("num_attention_heads", 4)), HasSubstr("turn pairs"));
+  EXPECT_THAT(refusal("modernbert", kLm, sets("local_attention", 0)),
+              HasSubstr("local_attention 0"));
+  EXPECT_THAT(
+      refusal("modernbert", kLm, sets("layer_types", nlohmann::json::array({"full_attention"}))),
+      HasSubstr("layer_types has 1 entries for 3 layers"));
+  EXPECT_THAT(refusal("modernbert", kLm,
+                      [](nlohmann::json& json) {
+                        json["rope_parameters"]["full_attention"] = {{"rope_type", "linear"},
+                                                                     {"factor", 2.0}};
+                      }),
+              HasSubstr("scales the positions of full_attention"));
   // A BERT's weights with a RoBERTa's configuration, and with another depth.
   EXPECT_THAT(refusal("bert", kLm, sets("model_type", "roberta")),
               HasSubstr("embeddings.position_embeddings"));
@@ -340,6 +356,44 @@ TEST(EncoderConfig, HeadsDropOutAsTheirFieldsSay) {
   EXPECT_EQ(read({{"model_type", "albert"}, {"hidden_dropout_prob", 0.3}}).sequence_dropout, 0.1);
 }
 
+// The Hub's files name every third layer, those of transformers 5 each of them. The bases may stand
+// in an object.
+TEST(EncoderConfig, ModernBertsWindowsAndBasesAreReadInBothForms) {
+  const auto read = [](nlohmann::json json) {
+    json["model_type"] = "modernbert";
+    return EncoderConfig::from_json(json, "config.json");
+  };
+  const EncoderConfig plain = read({});
+  EXPECT_EQ(plain.window(0), 0);
+  EXPECT_EQ(plain.window(1), 65);
+  EXPECT_EQ(plain.window(3), 0);
+  EXPECT_EQ(read({{"max_position_embeddings", 65}}).window(1), 0) << "no key is further away";
+  const EncoderConfig older = read({{"global_attn_every_n_layers", 2},
+                                    {"local_attention", 9},
+                                    {"global_rope_theta", 7.0},
+                                    {"local_rope_theta", 5.0}});
+  EXPECT_EQ(older.window(1), 5);
+  EXPECT_EQ(older.window(2), 0);
+  EXPECT_EQ(older.rope_theta, 7);
+  EXPECT_EQ(older.rope_local_theta, 5);
+  const nlohmann::json newer = {
+      {"num_hidden_layers", 2},
+      {"layer_types", {"sliding_attention", "full_attention"}},
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 7.0}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5.0}}}}}};
+  EncoderConfig named = read(newer);
+  EXPECT_EQ(named.window(0), 65);
+  EXPECT_EQ(named.window(1), 0);
+  EXPECT_EQ(named.rope_theta, 7);
+  EXPECT_EQ(named.rope_local_theta, 5);
+  EXPECT_TRUE(named.to_json(EncoderTask::masked_lm, "float32").contains("rope_parameters"));
+  named.rope_theta = 9;
+  const auto changed = nlohmann::json(named.to_json(EncoderTask::masked_lm, "float32"));
+  EXPECT_EQ(EncoderConfig::from_json(changed, "config.json").rope_theta, 9);
+  EXPECT_EQ(EncoderConfig::from_json(changed, "config.json").rope_local_theta, 5);
+}
+
 TEST(EncoderConfig, SaysWhetherItLearnsNumbers) {
   EncoderConfig config = EncoderConfig::of("bert");
   config.num_labels = 3;
@@ -348,6 +402,23 @@ TEST(EncoderConfig, SaysWhetherItLearnsNumbers) {
   const EncoderConfig again = EncoderConfig::from_json(json, "config.json");
   EXPECT_TRUE(again.regression());
   EXPECT_EQ(again.num_labels, 3);
+}
+
+// The fields that checkpoints on Hugging Face's Hub have, and their published sizes.
+TEST(EncoderConfig, PublishedCheckpointsHaveTheirNumberOfParameters) {
+  const nlohmann::json all = read_json_file(testing::golden_path("checkpoint_configs.json"));
+  int encoders = 0;
+  for (const auto& [name, one] : all.items()) {
+    if (one["config"]["model_type"] != "modernbert") continue;
+    ++encoders;
+    const Encoder model(EncoderConfig::from_json(one["config"], name), EncoderTask::masked_lm);
+    std::int64_t count = 0;
+    for (const Parameter* parameter : model.parameters()) count += parameter->shape().count();
+    EXPECT_EQ(count, one["parameters"].get<std::int64_t>()) << name;
+    EXPECT_EQ(nlohmann::json(model.config().to_json(EncoderTask::masked_lm, "float32")),
+              one["config"]);
+  }
+  EXPECT_EQ(encoders, 2);
 }
 
 TEST(EncoderModel, RefusesInputsThatItCannotUse) {
@@ -362,6 +433,12 @@ TEST(EncoderModel, RefusesInputsThatItCannotUse) {
   EXPECT_THAT(
       [&] { counted.model.logits(counted.room.context, counted.input); },
       ::testing::ThrowsMessage<Error>(::testing::HasSubstr("position 20 of a model of 20")));
+  Golden longer("modernbert", EncoderTask::masked_lm);
+  longer.input.key_mask = {};
+  longer.input.ids = longer.room.ids({1, 21}, std::vector<std::int32_t>(21, 5));
+  EXPECT_THAT(
+      [&] { longer.model.logits(longer.room.context, longer.input); },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("21 positions, of a model of 20")));
   Golden part("bert", EncoderTask::sequence_classification);
   const Value hidden{part.room.random({3, 4, 12}, 1)};
   EXPECT_THAT([&] { part.model.head->forward(part.room.context, hidden, part.input); },

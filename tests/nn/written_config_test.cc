@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(Families, SavedConfig,
                          ::testing::Values("gpt2", "llama_4", "llama_5", "mistral", "qwen2",
                                            "qwen3", "gpt_neox_4", "gpt_neox_5", "gemma",
                                            "gemma3_text", "bert", "roberta", "distilbert", "albert",
-                                           "xlm_roberta", "electra"),
+                                           "xlm_roberta", "electra", "modernbert_4",
+                                           "modernbert_5"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(WrittenConfig, HasTheFieldsThatChanged) {

@@ -35,6 +35,7 @@ FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
     "distilbert": ("DistilBert", "word_piece",
                    dict(dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=48)),
     "albert": ("Albert", "word_piece", dict(ENCODER, embedding_size=8, num_hidden_groups=2)),
+    "modernbert": ("ModernBert", "roberta", dict(ENCODER, local_attention=8)),
     "gpt2": ("GPT2", "plain", dict(n_positions=48, n_embd=12, n_layer=2, n_head=3, n_inner=20)),
     "llama": ("Llama", "plain", dict(LLAMA)),
     "mistral": ("Mistral", "plain", dict(LLAMA, sliding_window=8)),

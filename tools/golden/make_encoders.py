@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/encoders/FAMILY/: a tiny random BERT, RoBERTa, DistilBERT, ALBERT, XLM-RoBERTa and ELECTRA with all
-their heads in one model.safetensors, and for each head HEAD.safetensors: a padded batch, the loss,
+"""Writes tests/golden/encoders/FAMILY/: a tiny random BERT, RoBERTa, DistilBERT, ALBERT, XLM-RoBERTa, ELECTRA and
+ModernBERT with all their heads in one model.safetensors, and for each head HEAD.safetensors: a padded batch, the loss,
 the logits and every gradient of transformers' class, computed in float64 without dropout.
 reports.json: the missing and unexpected weights that transformers reports if a masked-LM directory
 is opened for another head, and the names in such a directory.
@@ -25,9 +25,14 @@ from safetensors.torch import load_file, save_file
 HEADS = {"masked_lm": "MaskedLM", "sequence_classification": "SequenceClassification",
          "question_answering": "QuestionAnswering", "token_classification": "TokenClassification"}
 BATCH, LENGTHS, VOCABULARY = 3, (7, 5, 2), 37
+# transformers computes NaN for padding whose window holds no visible key, which these lengths avoid.
+WINDOW_LENGTHS = (12, 9, 8)
 BERT = dict(vocab_size=VOCABULARY, hidden_size=12, num_hidden_layers=2, num_attention_heads=3,
             intermediate_size=20, max_position_embeddings=20, hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0)
+MODERNBERT = dict(vocab_size=VOCABULARY, hidden_size=12, num_hidden_layers=3, num_attention_heads=3,
+                  intermediate_size=24, max_position_embeddings=20, local_attention=8, pad_token_id=0,
+                  bos_token_id=1, cls_token_id=1, eos_token_id=2, sep_token_id=2)
 FAMILIES = {
     "bert": ("Bert", dict(BERT)),
     "bert_regression": ("Bert", dict(BERT, num_hidden_layers=1, num_labels=1,
@@ -46,6 +51,15 @@ FAMILIES = {
     # Four layers in two groups: two layers share the weights of a group, and the groups share none.
     "albert": ("Albert", dict(BERT, embedding_size=8, num_hidden_layers=4, num_hidden_groups=2,
                               classifier_dropout_prob=0.0)),
+    # Layers 1 and 2 have windows of 4 positions to each side.
+    "modernbert": ("ModernBert", dict(MODERNBERT)),
+    # Every bias, other layers with windows, and the mean of the visible states.
+    "modernbert_biases": ("ModernBert", dict(
+        MODERNBERT, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "default", "rope_theta": 5000.0}},
+        norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, tie_word_embeddings=False,
+        classifier_pooling="mean", hidden_activation="gelu_pytorch_tanh", classifier_activation="relu")),
 }
 
 
@@ -60,7 +74,8 @@ def config_of(family):
 
 def heads_of(family):
     alone = {"bert_regression": ["sequence_classification"], "bert_untied": ["masked_lm"],
-             "electra_wide": ["masked_lm"]}
+             "electra_wide": ["masked_lm"],
+             "modernbert_biases": ["masked_lm", "sequence_classification"]}
     return alone.get(family, list(HEADS))
 
 
@@ -76,7 +91,8 @@ def value_of(name, shape):
 def named_parameters(model):
     """A table that the head shares has the embedding's name, whichever module comes first."""
     table = model.get_input_embeddings().weight
-    return [(f"{model.base_model_prefix}.embeddings.word_embeddings.weight" if parameter is table else name, parameter)
+    own = next(name for name, parameter in model.base_model.named_parameters() if parameter is table)
+    return [(f"{model.base_model_prefix}.{own}" if parameter is table else name, parameter)
             for name, parameter in model.named_parameters()]
 
 
@@ -91,8 +107,9 @@ def make_model(family, head):
 def make_batch(family, head):
     config = config_of(family)
     rng = np.random.default_rng(7)
-    shape = (BATCH, max(LENGTHS))
-    mask = np.array([[int(t < length) for t in range(shape[1])] for length in LENGTHS])
+    lengths = WINDOW_LENGTHS if hasattr(config, "local_attention") else LENGTHS
+    shape = (BATCH, max(lengths))
+    mask = np.array([[int(t < length) for t in range(shape[1])] for length in lengths])
     # Only padding has the padding's id.
     ids = np.where(mask, rng.integers(3, VOCABULARY, shape), config.pad_token_id)
     batch = {"input_ids": ids, "attention_mask": mask}

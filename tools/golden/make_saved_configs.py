@@ -46,6 +46,12 @@ READ = {
     "albert": dict(ENCODER, model_type="albert", embedding_size=8, num_hidden_groups=2, down_scale_factor=1),
     "xlm_roberta": dict(ENCODER, model_type="xlm-roberta", type_vocab_size=1),
     "electra": dict(ENCODER, model_type="electra", embedding_size=8, summary_type="first"),
+    "modernbert_4": dict(ENCODER, model_type="modernbert", hidden_size=24, global_attn_every_n_layers=2, local_attention=6,
+                         global_rope_theta=500.0, local_rope_theta=20.0, reference_compile=False, torch_dtype="bfloat16"),
+    "modernbert_5": dict(ENCODER, model_type="modernbert", hidden_size=24, norm_bias=True, classifier_pooling="mean",
+                         layer_types=["sliding_attention", "full_attention"], dtype="bfloat16",
+                         rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=20.0),
+                                              full_attention=dict(rope_type="default", rope_theta=500.0))),
 }
 
 

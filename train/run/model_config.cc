@@ -68,7 +68,11 @@ nlohmann::json completed_config(const nlohmann::json& config, const std::string&
   if (is_encoder_decoder_config(config))
     return nn::completed_config(config,
                                 nn::EncoderDecoderConfig::from_json(config, source).known_fields());
-  return nn::completed_config(config, nn::EncoderConfig::from_json(config, source).known_fields());
+  const nlohmann::json known = nn::EncoderConfig::from_json(config, source).known_fields();
+  nlohmann::json plain = config;
+  // The plain fields have both bases, and the object would have priority over them.
+  if (known.contains("global_rope_theta")) plain.erase("rope_parameters");
+  return nn::completed_config(std::move(plain), known);
 }
 
 void check_model_type(const nlohmann::json& config, const std::string& source) {

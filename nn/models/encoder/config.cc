@@ -31,6 +31,31 @@ std::string_view class_suffix(EncoderTask task) {
   throw_error(ErrorCode::internal, "unknown task {}", static_cast<int>(task));
 }
 
+void check_rotary(const EncoderConfig& config) {
+  SHOAL_CHECK(config.hidden_size / config.num_attention_heads % 2 == 0,
+              "hidden_size {} of {} heads: rotary positions turn pairs of channels",
+              config.hidden_size, config.num_attention_heads);
+  SHOAL_CHECK(config.hidden_size / config.num_attention_heads <= kMostHeadWidth,
+              "heads of {} channels are beyond reason",
+              config.hidden_size / config.num_attention_heads);
+  SHOAL_CHECK(config.rope_theta > 0 && config.rope_local_theta > 0,
+              "global_rope_theta {} or local_rope_theta {} is not above 0", config.rope_theta,
+              config.rope_local_theta);
+  SHOAL_CHECK(config.local_attention > 0 && config.global_every > 0,
+              "local_attention {} or global_attn_every_n_layers {} is not above 0",
+              config.local_attention, config.global_every);
+  SHOAL_CHECK(config.pooling == "cls" || config.pooling == "mean",
+              "classifier_pooling '{}' is not supported; cls and mean are",
+              shortened(config.pooling));
+  const std::vector<std::string>& types = config.layer_types;
+  SHOAL_CHECK(types.empty() || std::ssize(types) == config.num_hidden_layers,
+              "layer_types has {} entries for {} layers", types.size(), config.num_hidden_layers);
+  for (const std::string& type : types)
+    SHOAL_CHECK(type == "full_attention" || type == "sliding_attention",
+                "layer type '{}' is not supported; full_attention and sliding_attention are",
+                shortened(type));
+}
+
 // Two unnamed labels are transformers' default, so they are not written.
 void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
   if (config.num_labels == 2) return;
@@ -61,9 +86,9 @@ std::string_view to_string(EncoderTask task) {
 }
 
 const std::vector<const EncoderFamily*>& encoder_families() {
-  static const std::vector<const EncoderFamily*> all = {&bert_family(),        &roberta_family(),
-                                                        &distilbert_family(),  &albert_family(),
-                                                        &xlm_roberta_family(), &electra_family()};
+  static const std::vector<const EncoderFamily*> all = {
+      &bert_family(),        &roberta_family(), &distilbert_family(), &albert_family(),
+      &xlm_roberta_family(), &electra_family(), &modernbert_family()};
   return all;
 }
 
@@ -142,17 +167,25 @@ nlohmann::ordered_json EncoderConfig::known_fields() const {
 
 nlohmann::ordered_json EncoderConfig::to_json(EncoderTask task, std::string_view dtype) const {
   const nlohmann::ordered_json now = known_fields();
-  return written_config(
+  const nlohmann::ordered_json before =
+      source.empty() ? now
+                     : from_json(parse_json(source, "config.json"), "config.json").known_fields();
+  nlohmann::ordered_json out = written_config(
       {.read = source,
        .architecture = encoder_family(model_type).class_prefix + std::string(class_suffix(task)),
        .dtype = dtype},
-      source.empty() ? now
-                     : from_json(parse_json(source, "config.json"), "config.json").known_fields(),
-      now);
+      before, now);
+  // transformers 5 has both bases in an object, which has priority.
+  for (const char* base : {"global_rope_theta", "local_rope_theta"})
+    if (now.contains(base) && before[base] != now[base]) {
+      out.erase("rope_parameters");
+      for (const char* each : {"global_rope_theta", "local_rope_theta"}) out[each] = now[each];
+    }
+  return out;
 }
 
 void EncoderConfig::check() const {
-  (void)encoder_family(model_type);
+  const EncoderFamily& family = encoder_family(model_type);
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;  // ids are i32
   for (const auto& [name, value, least] : {std::tuple{"vocab_size", vocab_size, 1},
                                            {"hidden_size", hidden_size, 1},
@@ -184,27 +217,44 @@ void EncoderConfig::check() const {
               num_hidden_layers);
   SHOAL_CHECK(!pad_token_id || (*pad_token_id >= 0 && *pad_token_id < vocab_size),
               "pad_token_id {} in a vocabulary of {}", *pad_token_id, vocab_size);
-  SHOAL_CHECK(!encoder_family(model_type).positions_from_ids || pad_token_id,
+  SHOAL_CHECK(!family.positions_from_ids || pad_token_id,
               "{} counts positions from pad_token_id, which is null", model_type);
   constexpr std::array kActivations{"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
-  SHOAL_CHECK(std::find(kActivations.begin(), kActivations.end(), hidden_act) != kActivations.end(),
-              "activation '{}' is not supported; {} are", shortened(hidden_act),
-              fmt::join(kActivations, ", "));
+  for (const std::string& name : {hidden_act, head_act.empty() ? hidden_act : head_act})
+    SHOAL_CHECK(std::find(kActivations.begin(), kActivations.end(), name) != kActivations.end(),
+                "activation '{}' is not supported; {} are", shortened(name),
+                fmt::join(kActivations, ", "));
   SHOAL_CHECK(problem_type.empty() || problem_type == "regression" ||
                   problem_type == "single_label_classification",
               "problem_type '{}' is not supported; regression and single_label_classification are",
               shortened(problem_type));
-  for (const double probability : {hidden_dropout_prob, attention_probs_dropout_prob,
+  for (const double probability : {hidden_dropout_prob, attention_probs_dropout_prob, mlp_dropout,
                                    sequence_dropout, token_dropout, question_dropout})
     SHOAL_CHECK(probability >= 0 && probability < 1, "a dropout probability {} is not in [0, 1)",
                 probability);
   SHOAL_CHECK(layer_norm_eps > 0 && initializer_range >= 0,
               "layer_norm_eps {}, initializer_range {}", layer_norm_eps, initializer_range);
+  if (family.rotary) check_rotary(*this);
+}
+
+bool EncoderConfig::slides(std::int64_t layer) const {
+  if (local_attention == 0) return false;
+  if (layer_types.empty()) return layer % global_every != 0;
+  return layer_types[static_cast<std::size_t>(layer)] == "sliding_attention";
+}
+
+std::int64_t EncoderConfig::window(std::int64_t layer) const {
+  // A window of all positions changes nothing, and fewer kernels know windows.
+  const std::int64_t side = local_attention / 2 + 1;
+  return slides(layer) && side < max_position_embeddings ? side : 0;
 }
 
 double EncoderConfig::trunk_parameters() const {
-  const auto h = static_cast<double>(hidden_size), f = static_cast<double>(intermediate_size);
-  const auto rows = static_cast<double>(vocab_size + max_position_embeddings + type_vocab_size);
+  const EncoderFamily& family = encoder_family(model_type);
+  const double h = static_cast<double>(hidden_size),
+               f = static_cast<double>(intermediate_size) * (family.gated ? 1.5 : 1);
+  const auto rows = static_cast<double>(vocab_size + (family.rotary ? 0 : max_position_embeddings) +
+                                        type_vocab_size);
   const std::int64_t blocks =
       (num_hidden_groups > 0 ? num_hidden_groups : num_hidden_layers) * inner_group_num;
   return rows * static_cast<double>(embedding()) +

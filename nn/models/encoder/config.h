@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -30,7 +31,17 @@ struct EncoderConfig {
   std::int64_t num_hidden_groups = 0;  // 0: each layer has its own weights; else shared (ALBERT)
   std::int64_t inner_group_num = 1;    // blocks per layer
   std::string hidden_act = "gelu";     // GELU by erf; or gelu_new, gelu_pytorch_tanh, relu
-  double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1;
+  // Biases of norms, attention, MLP, the heads' first layer, and the decoder.
+  bool norm_bias = true, attention_bias = true, mlp_bias = true;
+  bool head_bias = true, decoder_bias = true;
+  std::string head_act{};       // activation of the heads' first layer; empty: hidden_act
+  std::string pooling = "cls";  // of sequence classification: the first state, or "mean"
+  // Rotary positions, and windows of local_attention / 2 positions to each side in all layers but
+  // every global_every-th, or in those that layer_types names.
+  double rope_theta = 0, rope_local_theta = 0;
+  std::int64_t local_attention = 0, global_every = 1;
+  std::vector<std::string> layer_types{};
+  double hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1, mlp_dropout = 0;
   // Dropout before the last layer of each head.
   double sequence_dropout = 0.1, token_dropout = 0.1, question_dropout = 0;
   double layer_norm_eps = 1e-12, initializer_range = 0.02;
@@ -56,6 +67,8 @@ struct EncoderConfig {
   // Parameters of embeddings and blocks, without biases and norms.
   double trunk_parameters() const;
   std::int64_t embedding() const { return embedding_size > 0 ? embedding_size : hidden_size; }
+  bool slides(std::int64_t layer) const;          // the layer has a window
+  std::int64_t window(std::int64_t layer) const;  // AttentionShape::window
   bool regression() const;  // the targets of a sequence are numbers, not classes
 };
 

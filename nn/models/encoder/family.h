@@ -18,11 +18,11 @@ class ConfigReader;
 
 // Paths relative to the block.
 struct BlockNames {
-  // the last four are below `attention`
+  // The last four are below `attention`. Without a key and a value, `query` makes all three.
   std::string attention, query, key, value, attention_output;
   std::string attention_norm;
   std::string ffn, ffn_in, ffn_out;  // the last two are below `ffn`, which may be empty
-  std::string output_norm;
+  std::string output_norm;           // if norms come first: the MLP's
 };
 
 struct EncoderFamily {
@@ -32,16 +32,29 @@ struct EncoderFamily {
   std::string mapping{};     // the mapping from embedding to hidden_size, below the base
   bool maps_equal = true;    // the mapping exists for equal sizes, too
   BlockNames block;
+  std::string words = "embeddings.word_embeddings", embedding_norm = "embeddings.LayerNorm";
+
+  // Rotary positions instead of a table, in layers with windows by a base of their own.
+  bool rotary = false;
+  // Each branch reads a norm of the residual, the first one the embeddings themselves, and
+  // final_norm (below the base) follows the last block.
+  bool norms_first = false;
+  std::string final_norm{};
+  bool gated = false;            // the MLP is out(activation(a) · b), where `ffn_in` makes a and b
+  bool scaled_residual = false;  // std of a branch's last layer is divided by sqrt(2 · layers)
 
   // Masked LM: decoder(norm(activation(dense(x)))). The decoder has a bias and may be tied.
   std::string lm_dense, lm_norm, lm_head;
   std::string lm_decoder = "weight";  // an untied decoder's weight, below lm_head
   bool lm_gelu = false;               // always use GELU (erf)
+  // Every head begins with the masked language model's norm(activation(dense(x))).
+  bool transforms_states = false;
 
   // Sequence classification: classifier(dropout(activation(dense(first position)))).
   std::string pooler, classifier;
   kernels::Activation pooling = kernels::Activation::tanh;
   bool drops_before_pooler = false;
+  std::string answers = "qa_outputs";  // question answering's Linear
 
   // positions count from the padding id, which has a position, too
   bool positions_from_ids = false;
@@ -64,6 +77,7 @@ const EncoderFamily& distilbert_family();
 const EncoderFamily& albert_family();
 const EncoderFamily& xlm_roberta_family();
 const EncoderFamily& electra_family();
+const EncoderFamily& modernbert_family();
 const std::vector<const EncoderFamily*>& encoder_families();
 // "bert, roberta, ...": the model types.
 std::string encoder_types();

@@ -33,7 +33,7 @@ std::vector<std::string> candidates_of(const EncoderFamily& family, bool tied,
   if (const std::string prefix = family.base + "."; parameter.starts_with(prefix))
     names.push_back(parameter.substr(prefix.size()));
   // Some files store a tied table only as the decoder's weight.
-  if (tied && parameter == family.base + ".embeddings.word_embeddings.weight")
+  if (tied && parameter == fmt::format("{}.{}.weight", family.base, family.words))
     for (const std::string& name : decoder_names(family)) names.push_back(name);
   add_ending(names, "LayerNorm.weight", "LayerNorm.gamma");
   add_ending(names, "LayerNorm.bias", "LayerNorm.beta");
@@ -57,7 +57,9 @@ bool is_base(const EncoderFamily& family, const std::string& parameter) {
   const std::string layer = family.layer(0, 0);
   const std::string layers = layer.substr(0, layer.find('.') + 1);
   return parameter.starts_with(family.base + ".embeddings") ||
-         parameter.starts_with(family.base + "." + layers);
+         parameter.starts_with(family.base + "." + layers) ||
+         (!family.final_norm.empty() &&
+          parameter.starts_with(family.base + "." + family.final_norm));
 }
 
 }  // namespace

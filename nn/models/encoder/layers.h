@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "shoal/nn/layers/chain.h"
+#include "shoal/nn/layers/decoder_layers.h"
 #include "shoal/nn/layers/layers.h"
 #include "shoal/nn/models/encoder/family.h"
 
@@ -23,7 +24,8 @@ class AddedEmbedding final : public Module {
   std::int64_t padding_;
 };
 
-// Dropout(LayerNorm(words + positions + token types)), then ALBERT's mapping.
+// Dropout(LayerNorm(words + positions + token types)), then ALBERT's mapping. A family may have no
+// positions here.
 class EncoderEmbeddings final : public Module {
  public:
   explicit EncoderEmbeddings(const EncoderConfig& config);
@@ -35,7 +37,7 @@ class EncoderEmbeddings final : public Module {
 
   Slot<EmbeddingLike> word_embeddings;
   std::optional<Slot<PositionEmbedding>> position_embeddings;
-  std::optional<Slot<AddedEmbedding>> counted_positions;  // exactly one of the two exists
+  std::optional<Slot<AddedEmbedding>> counted_positions;  // at most one of the two exists
   std::optional<Slot<AddedEmbedding>> token_type_embeddings;
   Slot<NormLike> norm;
   Slot<Dropout> dropout;
@@ -46,26 +48,39 @@ class EncoderEmbeddings final : public Module {
   EncoderConfig config_;
 };
 
-// Post-norm: y = norm(x + attention(x)), norm(y + ffn(y)).
+// The rotary positions of layers without and with a window; null: none.
+struct EncoderRotary {
+  std::shared_ptr<RotaryTable> global, local;
+  static EncoderRotary of(const EncoderConfig& config);
+};
+
+// Post-norm: y = norm(x + attention(x)), norm(y + ffn(y)). Pre-norm: y = x + attention(norm(x)),
+// y + ffn(norm(y)), where the first block has no norm before attention.
 class EncoderBlock final : public Module {
  public:
-  explicit EncoderBlock(const EncoderConfig& config);
+  EncoderBlock(const EncoderConfig& config, std::int64_t layer, const EncoderRotary& rotary);
   std::string_view kind() const override { return "EncoderBlock"; }
-  Value forward(Context& context, const Value& x, const AttentionInput& input);
+  ResidualStream forward(Context& context, ResidualStream stream, const AttentionInput& input);
   // Sets the random coordinates for the use'th time that a forward pass runs this block. For blocks
   // shared by several layers, which may be on different ranks.
   void begin_use(Context& context, std::uint32_t use) const;
 
   Slot<AttentionLike> attention;
-  Slot<NormLike> attention_norm;
-  Slot<Mlp> ffn;
+  std::optional<Slot<NormLike>> attention_norm;
+  Slot<MlpLike> ffn;
   Slot<NormLike> output_norm;
   Slot<Dropout> attention_dropout, ffn_dropout;
+
+ private:
+  bool norms_first_;
 };
 
-kernels::Activation activation_of(const EncoderConfig& config);
+std::unique_ptr<LayerNorm> norm_of(std::int64_t channels, const EncoderConfig& config);
+
+kernels::Activation encoder_activation(std::string_view name);  // EncoderConfig::hidden_act
 inline float std_of(const EncoderConfig& config) {
   return static_cast<float>(config.initializer_range);
 }
+float output_std_of(const EncoderConfig& config);  // of the last layers of branches
 
 }  // namespace shoal::nn

@@ -23,12 +23,20 @@ Encoder::Encoder(const EncoderConfig& config, EncoderTask task)
                  }()),
       blocks([&] {
         const EncoderFamily& family = encoder_family(config.model_type);
+        const EncoderRotary rotary = EncoderRotary::of(config);
         std::deque<Slot<EncoderBlock>> made;
         for (std::int64_t group = 0; group < groups_of(config); ++group)
           for (std::int64_t inner = 0; inner < config.inner_group_num; ++inner)
             made.emplace_back(*this, family.base + "." + family.layer(group, inner),
-                              std::make_unique<EncoderBlock>(config));
+                              std::make_unique<EncoderBlock>(config, group, rotary));
         return made;
+      }()),
+      final_norm([&]() -> std::optional<Slot<NormLike>> {
+        const EncoderFamily& family = encoder_family(config.model_type);
+        if (family.final_norm.empty()) return std::nullopt;
+        return std::optional<Slot<NormLike>>(std::in_place, *this,
+                                             family.base + "." + family.final_norm,
+                                             norm_of(config.hidden_size, config));
       }()),
       head(*this, "", make_encoder_head(config, task, embeddings->word_embeddings->weight())),
       config_(config),
@@ -71,7 +79,8 @@ std::string Encoder::unit_name(int unit) const {
 
 std::vector<Module*> Encoder::unit_modules(int unit) const {
   if (unit == 0) return {&*embeddings};
-  if (unit == units() - 1) return {&*head};
+  if (unit == units() - 1)
+    return final_norm ? std::vector<Module*>{&**final_norm, &*head} : std::vector<Module*>{&*head};
   const Layer own = layer(unit);
   std::vector<Module*> modules;
   for (std::size_t i = 0; i < own.blocks; ++i) modules.push_back(&*blocks[own.first_block + i]);
@@ -83,21 +92,25 @@ ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream 
   if (unit == 0)
     return {embeddings->forward(context, input.ids, input.token_types), std::nullopt, {}};
   const Layer own = layer(unit);
-  Value x = std::move(stream).collapse(context);
   for (std::size_t i = 0; i < own.blocks; ++i) {
     EncoderBlock& block = *blocks[own.first_block + i];
     if (config_.num_hidden_groups > 0) block.begin_use(context, own.use);
-    x = block.forward(context, x, {input.key_mask, nullptr, input.sequences, {}});
+    stream = block.forward(context, std::move(stream),
+                           {input.key_mask, nullptr, input.sequences, input.positions});
   }
-  return {std::move(x), std::nullopt, {}};
+  return stream;
+}
+
+Value Encoder::last_states(Context& context, ResidualStream stream) {
+  return final_norm ? stream.norm(context, **final_norm) : std::move(stream).collapse(context);
 }
 
 LossOutput Encoder::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
-  return head->forward(context, std::move(stream).collapse(context), input);
+  return head->forward(context, last_states(context, std::move(stream)), input);
 }
 
 Tensor Encoder::head_logits(Context& context, ResidualStream stream, const ChainInput& input) {
-  return head->logits(context, std::move(stream).collapse(context), input).tensor;
+  return head->logits(context, last_states(context, std::move(stream)), input).tensor;
 }
 
 }  // namespace shoal::nn

@@ -1,9 +1,10 @@
-// BERT, RoBERTa, DistilBERT and ALBERT with a head, numerically equal to transformers'
+// BERT and its relatives with a head, numerically equal to transformers'
 // BertForMaskedLM, RobertaForSequenceClassification and so on. docs/internals/encoder-numerics.md
 // lists the pitfalls.
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "shoal/nn/models/encoder/heads.h"
@@ -43,6 +44,7 @@ class Encoder final : public Chain {
 
   Slot<EncoderEmbeddings> embeddings;
   std::deque<Slot<EncoderBlock>> blocks;  // inner_group_num per group, or per layer without groups
+  std::optional<Slot<NormLike>> final_norm;
   Slot<TaskHead> head;
 
  private:
@@ -52,6 +54,7 @@ class Encoder final : public Chain {
     std::uint32_t use = 0;
   };
   Layer layer(int unit) const;
+  Value last_states(Context& context, ResidualStream stream);  // the head's input
   EncoderConfig config_;
   EncoderTask task_;
   bool gradient_checkpointing_ = false;

@@ -82,7 +82,7 @@ TEST(ParallelEncoder, PartsAreNamedAsTheWhole) {
       shapes[parameter->name()] = to_string(parameter->whole_shape());
     return shapes;
   };
-  for (const char* model_type : {"bert", "roberta", "distilbert", "albert"})
+  for (const char* model_type : {"bert", "roberta", "distilbert", "albert", "modernbert"})
     for (const bool tied : {true, false}) {
       nn::EncoderConfig config = small(model_type);
       config.tie_word_embeddings = tied;
@@ -112,7 +112,15 @@ INSTANTIATE_TEST_SUITE_P(
         EncoderCase{"distilbert", kAnswers, {.rdp = 2, .tp = 2, .prescaled = true}},
         // Units of several stages share weights, and dropout must differ between them.
         EncoderCase{"albert", kLm, {.pp = 2, .microbatches = 4, .checkpoint_group = 1}},
-        EncoderCase{"albert", kLm, {.rdp = 2, .tp = 2, .sharding = 3}}));
+        EncoderCase{"albert", kLm, {.rdp = 2, .tp = 2, .sharding = 3}},
+        // Fused projections are divided part by part; the mean is of whole sequences.
+        EncoderCase{"modernbert", kLm, {.pp = 2, .tp = 2, .microbatches = 2}},
+        EncoderCase{"modernbert", kLm, {.rdp = 2, .tp = 2, .prescaled = true, .sharding = 3}},
+        EncoderCase{"modernbert",
+                    kClasses,
+                    {.tp = 2, .microbatches = 2, .prescaled = true, .checkpoint_group = 1}},
+        EncoderCase{"modernbert", kAnswers, {.rdp = 2, .tp = 2, .prescaled = true, .speed = true}},
+        EncoderCase{"modernbert", kLm, {.rdp = 4, .offload = true, .sharding = 2}}));
 
 }  // namespace
 }  // namespace shoal::parallel

@@ -118,6 +118,13 @@ inline nn::EncoderConfig tiny_encoder(const char* model_type, int heads, int lay
   config.initializer_range = 0.2;
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1;
   if (config.embedding_size > 0) config.embedding_size = 10;
+  if (config.local_attention > 0) {  // windows of 3 positions to each side in every second layer
+    config.local_attention = 6;
+    config.global_every = 2;
+    config.mlp_dropout = 0.1;
+    config.pad_token_id = 0;
+    config.pooling = "mean";
+  }
   return config;
 }
 // T5 or BART, with two layers in the encoder and three in the decoder.
