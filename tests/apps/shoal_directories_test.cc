@@ -22,8 +22,10 @@ class Directories : public ShoalOnTasks {
     config_["a_field_of_tomorrow"] = {{"list", {1, nullptr}}};
     config_["_name_or_path"] = "ann/tiny";
     config_["eos_token_id"] = {2, 3};
-    config_["pad_token_id"] = config_["model_type"] == "roberta" ? 1 : 0;
-    if (config_["model_type"] == "roberta") std::swap(words_[0], words_[1]);
+    // RoBERTa's positions count from the padding's id.
+    const bool counts = config_["model_type"].get<std::string>().ends_with("roberta");
+    config_["pad_token_id"] = counts ? 1 : 0;
+    if (counts) std::swap(words_[0], words_[1]);
     write("config.json", config_.dump());
     files_ = {{"generation_config.json", "{\"eos_token_id\": [2,3],  \"top_k\": 7}\n"},
               {"tokenizer_config.json",
@@ -114,14 +116,22 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"gpt2/tiny", "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
         Family{"llama/tied", "LlamaForCausalLM", "LlamaForSequenceClassification"},
         Family{"qwen3/tied", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
+        Family{"gpt_neox/parallel", "GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"},
+        Family{"gemma/tied", "GemmaForCausalLM", "GemmaForSequenceClassification"},
+        Family{"gemma3_text/windows", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"},
         Family{"encoders/bert", "BertForMaskedLM", "BertForSequenceClassification"},
         Family{"encoders/roberta", "RobertaForMaskedLM", "RobertaForSequenceClassification"},
         Family{"encoders/distilbert", "DistilBertForMaskedLM",
                "DistilBertForSequenceClassification"},
-        Family{"encoders/albert", "AlbertForMaskedLM", "AlbertForSequenceClassification"}),
+        Family{"encoders/albert", "AlbertForMaskedLM", "AlbertForSequenceClassification"},
+        Family{"encoders/xlm-roberta", "XLMRobertaForMaskedLM",
+               "XLMRobertaForSequenceClassification"},
+        Family{"encoders/electra", "ElectraForMaskedLM", "ElectraForSequenceClassification"},
+        Family{"encoders/modernbert", "ModernBertForMaskedLM",
+               "ModernBertForSequenceClassification"}),
     [](const auto& test) {
       std::string name = test.param.golden;
-      std::ranges::replace(name, '/', '_');
+      for (const char other : {'/', '-'}) std::ranges::replace(name, other, '_');
       return name;
     });
 
