@@ -1,6 +1,6 @@
-// Training steps of encoders and Llamas on device memory, with each head and all inputs there. The
-// losses must be the CPU's, a steady step makes no driver call that waits or allocates, and capture
-// must not change a bit.
+// Training steps of encoders and decoders on device memory, with each head and all inputs there.
+// The losses must be the CPU's, a steady step makes no driver call that waits or allocates, and
+// capture must not change a bit.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -61,7 +61,7 @@ class Batches {
   std::unique_ptr<MemoryResource> memory_ = make_host_memory();
 };
 
-EncoderConfig encoder(const char* family) {
+EncoderConfig encoder(const std::string& family) {
   EncoderConfig config = EncoderConfig::of(family);
   config.vocab_size = kVocabulary;
   config.hidden_size = 16;
@@ -71,6 +71,12 @@ EncoderConfig encoder(const char* family) {
   config.max_position_embeddings = kLength + 3;
   if (config.embedding_size > 0) config.embedding_size = 8;
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1;
+  if (config.local_attention > 0) {  // windows of 2 positions to each side in the second layer
+    config.local_attention = 4;
+    config.global_every = 2;
+    config.mlp_dropout = 0.1;
+    config.pad_token_id = 0;
+  }
   return config;
 }
 
@@ -82,24 +88,64 @@ Work encoder_with(const EncoderConfig& config, EncoderTask task, ChainInput inpu
           std::move(input)};
 }
 
-nlohmann::json llama() {
-  return {{"model_type", "llama"},    {"vocab_size", kVocabulary},
-          {"hidden_size", 16},        {"intermediate_size", 32},
-          {"num_hidden_layers", 2},   {"num_attention_heads", 4},
-          {"num_key_value_heads", 2}, {"max_position_embeddings", 64},
-          {"attention_dropout", 0.1}, {"bos_token_id", 0},
-          {"eos_token_id", 0},        {"pad_token_id", 1},
-          {"num_labels", 3},          {"id2label", {{"0", "a"}, {"1", "b"}, {"2", "c"}}}};
+// Llama, or another decoder of these sizes.
+nlohmann::json decoder(const std::string& family = "llama") {
+  nlohmann::json config = {
+      {"model_type", family},     {"vocab_size", kVocabulary},
+      {"hidden_size", 16},        {"intermediate_size", 32},
+      {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+      {"num_key_value_heads", 2}, {"max_position_embeddings", 64},
+      {"attention_dropout", 0.1}, {"bos_token_id", 0},
+      {"eos_token_id", 0},        {"pad_token_id", 1},
+      {"num_labels", 3},          {"id2label", {{"0", "a"}, {"1", "b"}, {"2", "c"}}}};
+  if (family == "gpt_neox") config.update({{"hidden_dropout", 0.1}, {"rotary_pct", 0.5}});
+  if (family.starts_with("gemma")) config["head_dim"] = 6;
+  if (family == "gemma3_text")
+    config.update(
+        {{"sliding_window", 5}, {"sliding_window_pattern", 2}, {"query_pre_attn_scalar", 6}});
+  return config;
+}
+
+Work masked_tokens(const EncoderConfig& config, Batches& batches) {
+  const Shape whole{kRows, kLength};
+  ChainInput input = batches.padded(*config.pad_token_id);
+  input.targets = batches.i32(whole, [](std::int64_t i) { return i % 5 == 1 ? i : -100; });
+  if (config.type_vocab_size > 1)
+    input.token_types = batches.i32(whole, [](std::int64_t i) { return i % kLength / 4 % 2; });
+  input.target_rows = rows_with_targets(input.targets, 3, batches.memory());
+  return encoder_with(config, EncoderTask::masked_lm, input);
+}
+
+Work next_token(const std::string& family, Batches& batches) {
+  auto model = std::make_unique<CausalLm>(DecoderConfig::from_json(decoder(family), family));
+  CausalLm* const own = model.get();
+  ChainInput input = batches.padded(1);
+  input.targets =
+      batches.i32({kRows, kLength}, [](std::int64_t i) { return i % 4 == 3 ? -100 : i; });
+  return {std::move(model),
+          [own](Context& context, const ChainInput& in) {
+            return own->forward(context, in.ids, in.targets, in.loss, in.key_mask);
+          },
+          input};
+}
+
+// The family in "bert_masked_tokens"; empty if the name has another end.
+std::string family_before(const std::string& name, std::string_view end) {
+  return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : std::string();
 }
 
 Work work_of(const std::string& name, Batches& batches) {
   const Shape whole{kRows, kLength};
-  if (name == "bert_masked_tokens") {
+  if (const std::string family = family_before(name, "_masked_tokens"); !family.empty())
+    return masked_tokens(encoder(family == "xlm_roberta" ? "xlm-roberta" : family), batches);
+  if (const std::string family = family_before(name, "_next_token"); !family.empty())
+    return next_token(family, batches);
+  if (name == "modernbert_mean") {
     ChainInput input = batches.padded(0);
-    input.targets = batches.i32(whole, [](std::int64_t i) { return i % 5 == 1 ? i : -100; });
-    input.token_types = batches.i32(whole, [](std::int64_t i) { return i % kLength / 4 % 2; });
-    input.target_rows = rows_with_targets(input.targets, 3, batches.memory());
-    return encoder_with(encoder("bert"), EncoderTask::masked_lm, input);
+    input.targets = batches.i32({kRows}, [](std::int64_t i) { return i % 2; });
+    EncoderConfig config = encoder("modernbert");
+    config.pooling = "mean";
+    return encoder_with(config, EncoderTask::sequence_classification, input);
   }
   if (name == "roberta_numbers") {
     ChainInput input = batches.padded(1);
@@ -123,19 +169,8 @@ Work work_of(const std::string& name, Batches& batches) {
     config.hidden_dropout_prob = 0;  // albert's own; a residual and its branch share a gradient
     return encoder_with(config, EncoderTask::question_answering, input);
   }
-  if (name == "llama_next_token") {
-    auto model = std::make_unique<CausalLm>(DecoderConfig::from_json(llama(), "llama"));
-    CausalLm* const own = model.get();
-    ChainInput input = batches.padded(1);
-    input.targets = batches.i32(whole, [](std::int64_t i) { return i % 4 == 3 ? -100 : i; });
-    return {std::move(model),
-            [own](Context& context, const ChainInput& in) {
-              return own->forward(context, in.ids, in.targets, in.loss, in.key_mask);
-            },
-            input};
-  }
   std::unique_ptr<HeadedDecoder> model =
-      make_headed_decoder(llama(), "llama", DecoderHead::sequence_classification);
+      make_headed_decoder(decoder(), "llama", DecoderHead::sequence_classification);
   HeadedDecoder* const own = model.get();
   ChainInput input = batches.padded(1);
   input.targets = batches.i32({kRows}, [](std::int64_t i) { return i; });
@@ -263,7 +298,10 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuModels,
                          ::testing::Values("bert_masked_tokens", "roberta_numbers",
                                            "distilbert_tokens", "albert_answers",
                                            "llama_next_token", "llama_classes",
-                                           "llama_classes_at_the_last"),
+                                           "llama_classes_at_the_last", "xlm_roberta_masked_tokens",
+                                           "electra_masked_tokens", "modernbert_masked_tokens",
+                                           "modernbert_mean", "gpt_neox_next_token",
+                                           "gemma_next_token", "gemma3_text_next_token"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
