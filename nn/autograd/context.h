@@ -53,6 +53,7 @@ struct ForwardState {
   Mode mode = Mode::train;
   RandomCoordinates random;
   ActivationCoordinates activation;
+  float embedding_noise = 0;                        // alpha of noisy_embedding() (layers); 0: none
   std::map<std::uint32_t, std::uint32_t> ordinals;  // next_site()'s counters, by path hash
   using Cache = std::map<std::type_index, std::any>;
   std::shared_ptr<Cache> cached = std::make_shared<Cache>();  // values of Context::cache()

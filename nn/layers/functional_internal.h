@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -15,6 +16,11 @@ namespace shoal::nn {
 // Adds the rows of dy [.., C] to table.gradient, except row `padding`.
 void add_embedding_gradient(Context& context, Parameter& table, const Tensor& ids, const Tensor& dy,
                             std::int64_t padding);
+
+// NEFTune (Jain et al., 2023), as in transformers: in training, adds uniform noise of at most alpha
+// / sqrt(length · C) to x [B, T, C], in place; alpha is context.embedding_noise. `length`:
+// positions of whole rows, of which x may hold a slice. Its coordinates are those of DropoutSite.
+Value noisy_embedding(Context& context, Value x, std::uint32_t path_hash, std::int64_t length);
 
 // For generation, without a tape. Appends keys and values to the cache; each query attends to
 // cached positions up to its own.

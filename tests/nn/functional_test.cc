@@ -8,6 +8,7 @@
 
 #include "shoal/nn/autograd/recording_dispatcher.h"
 #include "shoal/nn/autograd/tape.h"
+#include "shoal/nn/layers/functional_internal.h"
 
 namespace shoal::nn {
 namespace {
@@ -257,6 +258,40 @@ TEST_F(Functional, DropoutDoesNotKnowTheSplitOfAnActivation) {
           EXPECT_EQ(right[(b * 8 + t) * 4 + c - 8], expected);
         }
       }
+}
+
+// Uniform, at most alpha / sqrt(length · channels), and 0 in evaluation. A rank that holds the
+// later positions of one sample adds the same.
+TEST_F(Functional, NoiseOnEmbeddingsIsUniformAndKnowsNoSplit) {
+  const auto noisy = [&](DType dtype, std::int64_t first, const Shape& shape,
+                         std::uint32_t sample) {
+    const Tensor x = Tensor::empty(shape, dtype, rig.memory, MemoryTag::data);
+    context.kernels().elementwise().fill(x.view(), 1, context.stream);
+    context.begin_forward();
+    context.random.sample_first = sample;
+    context.activation.first_position = first;
+    return floats(noisy_embedding(context, Value{x}, 5, 80).tensor);
+  };
+  EXPECT_THAT(noisy(DType::f32, 0, {2, 80, 51}, 0), Each(1.0f));
+  context.embedding_noise = 20;
+  const float most = 20 / std::sqrt(80.0f * 51);
+  const std::vector<float> whole = noisy(DType::f32, 0, {2, 80, 51}, 6);
+  double sum = 0, squares = 0;
+  for (const float value : whole) {
+    ASSERT_LE(std::abs(value - 1), most * 1.0001);
+    sum += value - 1;
+    squares += (value - 1.0) * (value - 1.0);
+  }
+  const auto count = static_cast<double>(whole.size());
+  EXPECT_NEAR(sum / count, 0, 5 * most / std::sqrt(3 * count));
+  EXPECT_NEAR(squares / count, most * most / 3, 0.03 * most * most);
+  const std::vector<float> late = noisy(DType::f32, 40, {1, 40, 51}, 7);
+  EXPECT_TRUE(std::equal(late.begin(), late.end(), whole.end() - std::ssize(late)));
+  const std::vector<float> narrow = noisy(DType::bf16, 0, {2, 80, 51}, 6);
+  for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(narrow[i], whole[i], 0.006);
+  EXPECT_NE(noisy(DType::f32, 0, {2, 80, 51}, 8), whole);
+  context.mode = Mode::evaluate;
+  EXPECT_THAT(noisy(DType::f32, 0, {2, 80, 51}, 6), Each(1.0f));
 }
 
 TEST_F(Functional, FusedDropoutIsThePlainOne) {

@@ -128,6 +128,8 @@ void declare_optimizer(OptionSet& options, TrainingArguments& a) {
             {.min = 0, .help = "gradients are scaled down to this global norm; 0: never"})
       .real("label_smoothing_factor", &a.label_smoothing_factor,
             {.min = 0, .max = 1, .open_max = true, .help = "share of each target's weight spread"})
+      .real("neftune_noise_alpha", &a.neftune_noise_alpha,
+            {.min = 0, .help = "noise on embeddings in training, as NEFTune's alpha"})
       .choice<std::string>("lr_scheduler_type", &a.lr_scheduler_type,
                            {{"linear", "linear"},
                             {"cosine", "cosine"},

@@ -57,6 +57,7 @@ struct TrainingArguments {
   bool stochastic_rounding = false;
   double max_grad_norm = 1.0;  // 0: no clipping; the norm is logged anyway
   double label_smoothing_factor = 0.0;
+  std::optional<double> neftune_noise_alpha;  // noise on embeddings in training
 
   // --- schedule. A step count below 1 is a share of all steps.
   std::string lr_scheduler_type = "linear";

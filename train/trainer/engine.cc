@@ -90,6 +90,7 @@ void Engine::build() {
   context_.random.seed = static_cast<std::uint64_t>(a.seed);
   context_.random.state = step_state_.pointer();
   context_.random.sample_stride = static_cast<std::uint32_t>(mesh_.shape().rdp);
+  context_.embedding_noise = static_cast<float>(a.neftune_noise_alpha.value_or(0));
   parallel::ParallelOptions options{.plan = plan_};
   options.plan.precision.dtype = compute_dtype(a);
   options.rounding_seed = rounding_seed(a);

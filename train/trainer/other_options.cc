@@ -75,7 +75,6 @@ constexpr std::array kRefused = {
     Refusal{"torch_compile", "there is no just-in-time compiler; see step_capture", true},
     Refusal{"torch_compile_backend", "there is no just-in-time compiler; see step_capture"},
     Refusal{"torch_compile_mode", "there is no just-in-time compiler; see step_capture"},
-    Refusal{"neftune_noise_alpha", "noise on embeddings is not built"},
     Refusal{"optim_args", "set adam_beta1, adam_beta2, adam_epsilon"},
     Refusal{"optim_target_modules", "every parameter is trained"},
     Refusal{"fsdp", "use sharding_strategy"},

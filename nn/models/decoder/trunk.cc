@@ -239,6 +239,7 @@ Value DecoderTrunk::embed(Context& context, const Tensor& ids, std::int64_t firs
   if (family_.scaled_embedding)
     x = scaled(context, x,
                rounded(std::sqrt(static_cast<float>(config_.hidden_size)), x.tensor.dtype()));
+  x = noisy_embedding(context, std::move(x), embedding_->path_hash(), ids.shape()[1]);
   if (positions_) x = (*positions_)->forward(context, std::move(x), first_position, positions);
   return dropout_ ? (*dropout_)->forward(context, x) : x;
 }

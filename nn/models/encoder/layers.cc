@@ -5,6 +5,7 @@
 
 #include "shoal/kernels/kernels.h"
 #include "shoal/nn/layers/feed_forward.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/layers/self_attention.h"
 #include "shoal/nn/models/decoder/rotary.h"
 #include "shoal/runtime/base/error.h"
@@ -159,6 +160,7 @@ Value EncoderEmbeddings::forward(Context& context, const Tensor& ids, const Tens
                 fmt::format("{} has no token types, and some are given", config_.model_type),
                 "leave them out");
   Value x = word_embeddings->forward(context, ids);
+  x = noisy_embedding(context, std::move(x), word_embeddings->path_hash(), ids.shape()[1]);
   if (token_type_embeddings)
     x = (*token_type_embeddings)
             ->forward(context, std::move(x),

@@ -93,6 +93,8 @@ Value StackEmbeddings::forward(Context& context, EmbeddingLike& words, const Ten
                                std::int64_t first) {
   Value x = words.forward(context, ids);
   if (scale_ != 1) x = scaled(context, x, scale_);
+  // The words are one module, shared by both stacks.
+  x = noisy_embedding(context, std::move(x), path_hash(), ids.shape()[1]);
   if (positions_) x = (*positions_)->forward(context, std::move(x), first + offset_);
   if (norm_) x = (*norm_)->forward(context, x);
   return (*dropout_)->forward(context, x);

@@ -1,4 +1,5 @@
 // The Trainer on a mesh of replicas, pipeline stages and tensor-parallel parts.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -61,6 +62,35 @@ TEST(TrainerMesh, TrainsAsOneRankDoes) {
     const auto other = run_on(layout, arguments_for(output / "mesh", 8), options);
     expect_close(one.main.losses, other.main.losses, 2e-5);
     expect_close(one.main.norms, other.main.norms, 1e-3);
+  }
+}
+
+// neftune_noise_alpha: the same noise in every layout, and none in evaluation.
+TEST(TrainerMesh, NoiseOnEmbeddingsDoesNotKnowTheLayout) {
+  const TemporaryDirectory output;
+  const RunOptions options{.samples = 48, .eval_samples = 8};
+  const auto with = [&](const Layout& layout, double alpha, bool checkpoints = false) {
+    auto arguments = arguments_for(output / "run", 6);
+    arguments.neftune_noise_alpha = alpha;
+    arguments.gradient_checkpointing = checkpoints;
+    arguments.eval_strategy = Interval::steps;
+    arguments.eval_on_start = true;
+    return run_on(layout, arguments, options).main;
+  };
+  const auto still = with({.on_mesh = false}, 0), noisy = with({.on_mesh = false}, 20);
+  EXPECT_GT(std::abs(noisy.norms.front() / still.norms.front() - 1), 0.02);
+  EXPECT_EQ(noisy.evaluations.front()["eval_loss"], still.evaluations.front()["eval_loss"]);
+  EXPECT_EQ(noisy.losses, with({.on_mesh = false}, 20).losses);
+  EXPECT_EQ(noisy.losses, with({.on_mesh = false}, 20, true).losses) << "recomputed alike";
+  for (const Layout& layout :
+       {Layout{.rdp = 2, .accumulated = 2, .on_mesh = false}, Layout{.pp = 2, .microbatches = 4},
+        Layout{.tp = 2}, Layout{.tp = 2, .microbatches = 2, .more = kShared},
+        Layout{.tp = 4, .more = kSpeed},
+        Layout{.rdp = 2, .pp = 2, .tp = 2, .more = kParametersSharded}}) {
+    SCOPED_TRACE(layout.text());
+    const auto other = with(layout, 20);
+    expect_close(noisy.losses, other.losses, 2e-5);
+    expect_close(noisy.norms, other.norms, 1e-3);
   }
 }
 

@@ -65,6 +65,7 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
       {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
       {"max_grad_norm", [](auto& a) { a.max_grad_norm = 0.01; }},
       {"label_smoothing_factor", [](auto& a) { a.label_smoothing_factor = 0.2; }},
+      {"neftune_noise_alpha", [](auto& a) { a.neftune_noise_alpha = 5; }},
       {"lr_scheduler_type", [](auto& a) { a.lr_scheduler_type = "cosine"; }},
       {"lr_scheduler_kwargs",
        [](auto& a) {
