@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "apps/piece_tokenizer.h"
 #include "apps/shoal_task_fixture.h"
 #include "support/golden.h"
 #include <gmock/gmock.h>
@@ -27,54 +28,9 @@ class ShoalPairs : public ShoalOnTasks {
   void SetUp() override {
     std::vector<std::string> words = kWords;
     words.emplace_back("noise");
-    write_tokenizer(words);
+    write_piece_tokenizer(tokenizer(), words);
   }
 
-  // A unigram model of whole words, with T5's </s> behind each text.
-  void write_tokenizer(const std::vector<std::string>& words) const {
-    std::filesystem::create_directories(tokenizer());
-    json vocabulary = json::array();
-    for (const char* token : {"<pad>", "</s>", "<unk>", "<s>"}) vocabulary.push_back({token, 0.0});
-    for (const std::string& word : words) vocabulary.push_back({"\u2581" + word, -1.0});
-    vocabulary.push_back({"\u2581", -2.0});
-    json added = json::array();
-    for (const auto& [id, token] : {std::pair{0, "<pad>"}, {1, "</s>"}, {2, "<unk>"}, {3, "<s>"}})
-      added.push_back({{"id", id},
-                       {"content", token},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false},
-                       {"special", true}});
-    const json space = {{"type", "Metaspace"},
-                        {"replacement", "\u2581"},
-                        {"prepend_scheme", "always"},
-                        {"split", true}};
-    const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
-               end = {{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}};
-    const json file = {
-        {"version", "1.0"},
-        {"truncation", nullptr},
-        {"padding", nullptr},
-        {"added_tokens", added},
-        {"normalizer", nullptr},
-        {"pre_tokenizer", space},
-        {"post_processor",
-         {{"type", "TemplateProcessing"},
-          {"single", {text, end}},
-          {"pair", {text, end, {{"Sequence", {{"id", "B"}, {"type_id", 0}}}}, end}},
-          {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {1}}, {"tokens", {"</s>"}}}}}}}},
-        {"decoder", space},
-        {"model",
-         {{"type", "Unigram"}, {"unk_id", 2}, {"vocab", vocabulary}, {"byte_fallback", false}}}};
-    std::ofstream(tokenizer() + "/tokenizer.json") << file;
-    std::ofstream(tokenizer() + "/tokenizer_config.json")
-        << json{{"pad_token", "<pad>"},
-                {"eos_token", "</s>"},
-                {"unk_token", "<unk>"},
-                {"bos_token", "<s>"},
-                {"tokenizer_class", "PreTrainedTokenizerFast"}};
-  }
   std::string tokenizer() const { return mine_ / "pieces"; }
 
   // Three to five words; the target reverses them.
@@ -286,7 +242,7 @@ TEST_F(ShoalPairs, QuestionsAboutArticlesAreLearntByHeart) {
     }
   }
   rows.close();
-  write_tokenizer({words.begin(), words.end()});
+  write_piece_tokenizer(tokenizer(), {words.begin(), words.end()});
   const auto trained = shoal(learns(tiny_t5(), {"--task",
                                                 "summarization",
                                                 "--text_column",
@@ -370,9 +326,9 @@ TEST_F(ShoalPairs, RefuseOptionsThatCannotBeDone) {
   expect_refused(with({"--do_predict", "--test_file", train, "--predict_with_generate", "false"}),
                  "predict_with_generate is false");
   expect_refused(with({"--task", "masked-lm", "--source_lang", "", "--target_lang", ""}),
-                 "t5, bart and mbart do summarization and translation");
+                 "t5, bart and mbart do summarization, translation, span-corruption and denoising");
   expect_refused(with({"--task", "", "--source_lang", "", "--target_lang", ""}),
-                 "give --task summarization or translation");
+                 "give --task summarization, translation, span-corruption or denoising");
   expect_refused(
       shoal(overlaid(words_of(tiny_bert(), languages()), {"--train_file", train, "--tokenizer_name",
                                                           tokenizer(), "--output_dir", out()})),

@@ -77,14 +77,14 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
   for (const TaskKind kind :
        {TaskKind::causal_lm, TaskKind::masked_lm, TaskKind::text_classification,
         TaskKind::question_answering, TaskKind::token_classification, TaskKind::summarization,
-        TaskKind::translation})
+        TaskKind::translation, TaskKind::span_corruption, TaskKind::denoising})
     if (arguments.task == to_string(kind)) return kind;
   const std::optional<TaskKind> said = task_of(model.config);
   if (!said)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} does not say what the model is for", model.source),
                 is_encoder_decoder_config(model.config)
-                    ? "give --task summarization or translation"
+                    ? "give --task summarization, translation, span-corruption or denoising"
                     : "give --task masked-lm, text-classification, question-answering or "
                       "token-classification");
   return *said;
@@ -115,6 +115,8 @@ void name_task(nn::LoraOptions& lora, TaskKind kind) {
       break;
     case TaskKind::summarization:
     case TaskKind::translation:
+    case TaskKind::span_corruption:
+    case TaskKind::denoising:
       lora.task_type = "SEQ_2_SEQ_LM";
       break;
   }

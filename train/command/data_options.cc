@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "shoal/train/data/content_digest.h"
+#include "shoal/train/data/corruption.h"
+#include "shoal/train/data/masking.h"
 #include "shoal/train/data/packing.h"
 
 namespace shoal::command {
@@ -19,6 +21,8 @@ bool adds_special_tokens(const DataArguments& data, const Tokenizer* tokenizer) 
 
 nlohmann::json of_task(const DataArguments& data, const RunSetup& setup) {
   using enum TaskKind;
+  const SpanCorruptionOptions spans;
+  const DenoisingOptions noise;
   switch (setup.kind) {
     case causal_lm:
       return {{"add_special_tokens", adds_special_tokens(data, setup.tokenizer.get())},
@@ -27,8 +31,17 @@ nlohmann::json of_task(const DataArguments& data, const RunSetup& setup) {
                data.packing ? nlohmann::json(to_string(data.packing_strategy)) : nlohmann::json()}};
     case masked_lm:
       return {{"line_by_line", data.line_by_line},
-              {"mlm_probability", data.mlm_probability},
+              {"mlm_probability", data.mlm_probability.value_or(MaskingOptions{}.probability)},
               {"whole_word_mask", data.whole_word_mask}};
+    case span_corruption:
+      return {{"mlm_probability", data.mlm_probability.value_or(spans.noise_density)},
+              {"mean_noise_span_length",
+               data.mean_noise_span_length.value_or(spans.mean_noise_span_length)}};
+    case denoising:
+      return {{"mlm_probability", data.mlm_probability.value_or(noise.mask_ratio)},
+              {"poisson_lambda", data.poisson_lambda.value_or(noise.poisson_lambda)},
+              {"permute_sentence_ratio",
+               data.permute_sentence_ratio.value_or(noise.permute_sentence_ratio)}};
     case text_classification:
       return {{"task_name", data.task_name},
               {"column_names", data.column_names},

@@ -100,6 +100,8 @@ Names candidates(const Part& part, TaskKind kind, const DataArguments& data) {
       break;
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
+    case TaskKind::span_corruption:
+    case TaskKind::denoising:
       add(part.stems, {".shoaltok", ".txt", ".jsonl", ".json"});
       for (const std::string& stem : part.stems) add({"wiki." + stem}, {".tokens", ".raw"});
       break;

@@ -20,7 +20,7 @@ bool names_several(const std::string& name, const SourceRegistry& sources) {
 
 void check_one_file(const RunArguments& a, TaskKind kind, const SourceRegistry& sources) {
   const DataArguments& data = a.data;
-  const bool is_text = kind == TaskKind::causal_lm || kind == TaskKind::masked_lm;
+  const bool is_text = reads_text(kind);
   for (const auto& [option, name] :
        {std::pair{"train_file", &data.train_file},
         {"validation_file", &data.validation_file},

@@ -25,6 +25,8 @@ std::vector<std::string_view> piped_endings(TaskKind kind) {
   switch (kind) {
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
+    case TaskKind::span_corruption:
+    case TaskKind::denoising:
       return {".txt", ".jsonl"};
     case TaskKind::text_classification:
     case TaskKind::summarization:
@@ -113,7 +115,7 @@ std::shared_ptr<const ShardSet> stream_of_pipes(const RunArguments& a, const Run
       std::move(options),
       text_opening({.tokenizer = setup.tokenizer,
                     .prepare = std::move(prepare),
-                    .block_size = setup.block_size,
+                    .block_size = setup.text_tokens,
                     .line_by_line = setup.kind == TaskKind::masked_lm && a.data.line_by_line,
                     .vocab_size = setup.task->vocabulary()}));
 }

@@ -18,6 +18,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/command/generated_texts.h"
 #include "shoal/train/command/stream.h"
+#include "shoal/train/data/corruption.h"
 #include "shoal/train/data/line_dataset.h"
 #include "shoal/train/data/masking.h"
 #include "shoal/train/data/packing.h"
@@ -46,13 +47,13 @@ std::shared_ptr<const Dataset> samples_of(const std::string& path, const std::st
     return std::make_shared<LineDataset>(std::move(file), setup.tokenizer->sequence_template(),
                                          setup.block_size, vocabulary);
   const bool pads = packed && a.data.packing_strategy != PackingStrategy::wrapped;
-  if (!pads && file->tokens() < setup.block_size)
+  if (!pads && file->tokens() < setup.text_tokens)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: {} tokens are less than one block of {}", given, file->tokens(),
-                            setup.block_size),
+                            setup.text_tokens),
                 "give more text or a smaller block_size");
   if (!packed)
-    return std::make_shared<CausalLmDataset>(std::move(file), setup.block_size, vocabulary);
+    return std::make_shared<CausalLmDataset>(std::move(file), setup.text_tokens, vocabulary);
   auto blocks = std::make_shared<PackedDataset>(std::move(file),
                                                 PackingOptions{.strategy = a.data.packing_strategy,
                                                                .block_size = setup.block_size,
@@ -218,6 +219,14 @@ std::vector<GivenOption> options_of_tasks(const RunArguments& a) {
       {"add_special_tokens false", !data.add_special_tokens, {causal_lm}},
       {"packing", data.packing, {causal_lm}},
       {"eval_packing", packs_evaluation(data), {causal_lm}},
+      {"mean_noise_span_length", data.mean_noise_span_length.has_value(), {span_corruption}},
+      {"poisson_lambda", data.poisson_lambda.has_value(), {denoising}},
+      {"permute_sentence_ratio", data.permute_sentence_ratio.has_value(), {denoising}},
+      {"mlm_probability",
+       data.mlm_probability.has_value(),
+       {masked_lm, span_corruption, denoising}},
+      {"whole_word_mask", data.whole_word_mask, {masked_lm}},
+      {"line_by_line", data.line_by_line, {masked_lm}},
       {"label_all_tokens", data.label_all_tokens, {token_classification}},
       {"return_entity_level_metrics", data.return_entity_level_metrics, {token_classification}},
       {"text_column", !data.text_column.empty(), {summarization}},
@@ -256,7 +265,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
                   fmt::format("give --task {}", fmt::join(names, " or ")));
     }
   check_packing(data);
-  if (kind == causal_lm || kind == masked_lm) return;
+  if (reads_text(kind)) return;
   if (learns_pairs(kind)) check_pairs(a);
   SHOAL_CHECK(kind != question_answering || !splits_train_file(data),
               "validation_split_percentage is of text and rows; give the questions to validate as "
@@ -313,6 +322,7 @@ std::string add_adapters(nn::Module& model, const nn::LoraOptions& lora) {
 std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kind) {
   const std::int64_t usual =
       kind == TaskKind::question_answering                                              ? 384
+      : kind == TaskKind::span_corruption                                               ? 512
       : kind == TaskKind::text_classification || kind == TaskKind::token_classification ? 128
                                                                                         : 1024;
   const char* const option = learns_pairs(kind) ? "max_source_length" : "block_size";
@@ -330,6 +340,41 @@ std::int64_t block_size_of(const RunArguments& a, const Task& task, TaskKind kin
 std::int64_t target_multiple(const DataArguments& data) {
   if (data.pad_to_max_length) return data.max_target_length;
   return data.pad_to_multiple_of > 0 ? data.pad_to_multiple_of : 8;
+}
+
+std::uint64_t seed_of_masks(const RunArguments& a) {
+  return static_cast<std::uint64_t>(a.training.order_seed());
+}
+
+SpanCorruptionOptions span_corruption_of(const RunArguments& a) {
+  SpanCorruptionOptions options{.seed = seed_of_masks(a)};
+  options.noise_density = a.data.mlm_probability.value_or(options.noise_density);
+  options.mean_noise_span_length =
+      a.data.mean_noise_span_length.value_or(options.mean_noise_span_length);
+  return options;
+}
+
+DenoisingOptions denoising_of(const RunArguments& a) {
+  DenoisingOptions options{.seed = seed_of_masks(a)};
+  options.mask_ratio = a.data.mlm_probability.value_or(options.mask_ratio);
+  options.poisson_lambda = a.data.poisson_lambda.value_or(options.poisson_lambda);
+  options.permute_sentence_ratio =
+      a.data.permute_sentence_ratio.value_or(options.permute_sentence_ratio);
+  return options;
+}
+
+// Where text is corrupted for an encoder-decoder; null for other tasks.
+std::shared_ptr<const Collator> corrupting_collator(const RunArguments& a, const RunSetup& setup,
+                                                    const CorruptedPadding& padding) {
+  if (setup.kind == TaskKind::span_corruption) {
+    SpanCorruptionOptions options = span_corruption_of(a);
+    options.padding = {.inputs = padding.targets, .targets = padding.targets};  // lengths are equal
+    return std::make_shared<SpanCorruptionCollator>(*setup.tokenizer, setup.text_tokens, options);
+  }
+  if (setup.kind != TaskKind::denoising) return nullptr;
+  DenoisingOptions options = denoising_of(a);
+  options.padding = padding;
+  return std::make_shared<DenoisingCollator>(*setup.tokenizer, options);
 }
 
 std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetup& setup,
@@ -351,10 +396,12 @@ std::shared_ptr<const Collator> collator_of(const RunArguments& a, const RunSetu
   if (setup.kind == TaskKind::masked_lm)
     return std::make_shared<MaskingCollator>(
         *setup.tokenizer,
-        MaskingOptions{.seed = static_cast<std::uint64_t>(a.training.order_seed()),
-                       .probability = a.data.mlm_probability,
+        MaskingOptions{.seed = seed_of_masks(a),
+                       .probability = a.data.mlm_probability.value_or(MaskingOptions{}.probability),
                        .whole_words = a.data.whole_word_mask,
                        .pad_to_multiple_of = pads});
+  if (auto corrupting = corrupting_collator(a, setup, {.inputs = pads, .targets = ranks}))
+    return corrupting;
   if (setup.samples)
     return std::make_shared<PaddingCollator>(setup.padding, pads, setup.samples->labels_of(),
                                              std::lcm(target_multiple(a.data), ranks));
@@ -413,7 +460,9 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
   }
   setup.generation = generation_of(a, setup);
   check_metric(a, setup);
-  setup.block_size = block_size_of(a, *setup.task, model.kind);
+  setup.text_tokens = setup.block_size = block_size_of(a, *setup.task, model.kind);
+  if (model.kind == TaskKind::span_corruption)
+    setup.text_tokens = span_corruption_lengths(setup.block_size, span_corruption_of(a)).tokens;
   setup.collator = collator_of(a, setup, on_cpu);
   if (a.training.model_parallel)
     check_mesh(a.training, *setup.task->chain(), world.size, setup.block_size);

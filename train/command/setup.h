@@ -56,7 +56,8 @@ struct RunSetup {
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::optional<nn::GenerationOptions> generation;  // predictions are texts
-  std::int64_t block_size = 0;
+  std::int64_t block_size = 0;                      // positions of a sample
+  std::int64_t text_tokens = 0;      // tokens of a block of text; the same, but of span corruption
   TokenId padding = 0;               // pads samples, or blocks
   std::vector<std::string> notices;  // for rank 0 to print
 };

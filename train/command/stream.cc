@@ -31,6 +31,8 @@ std::vector<std::string_view> shard_endings(TaskKind kind) {
       return {".conll", ".txt", ".tsv", ".csv", ".jsonl", ".json"};
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
+    case TaskKind::span_corruption:
+    case TaskKind::denoising:
       break;
   }
   return text_shard_endings();
@@ -214,7 +216,7 @@ void set_preparation(PrepareOptions& options, const RunArguments& a, const RunSe
                      int threads) {
   const DataArguments& data = a.data;
   options.add_special_tokens = data.add_special_tokens;
-  options.keep_line_ends = setup.kind != TaskKind::masked_lm;
+  options.keep_line_ends = setup.kind == TaskKind::causal_lm;
   options.drops_white_space = setup.kind == TaskKind::masked_lm && a.data.line_by_line;
   options.sources = setup.sources;
   options.output_directory =
@@ -243,7 +245,7 @@ std::shared_ptr<const ShardSet> stream_of(const RunArguments& a, const RunSetup&
   }
   TokenShardOptions options{
       .tokenizer = setup.tokenizer,
-      .block_size = setup.block_size,
+      .block_size = setup.text_tokens,
       .line_by_line = setup.kind == TaskKind::masked_lm && a.data.line_by_line,
       .vocab_size = setup.task->vocabulary()};
   set_preparation(options.prepare, a, setup, 1);

@@ -78,17 +78,19 @@ std::vector<std::string> result_lines(const TrainerState& state,
 }
 
 std::string next_line(TaskKind kind, const std::string& directory) {
-  const bool predicts = kind != TaskKind::causal_lm && kind != TaskKind::masked_lm;
-  // config.json does not say which of the two an encoder-decoder learned.
+  const bool predicts = !reads_text(kind);
+  // config.json does not say what an encoder-decoder learned.
   const char* const task = kind == TaskKind::summarization ? " --task summarization"
                            : kind == TaskKind::translation
                                ? " --task translation --source-lang LANGUAGE --target-lang LANGUAGE"
-                               : "";
+                           : kind == TaskKind::span_corruption ? " --task span-corruption"
+                           : kind == TaskKind::denoising       ? " --task denoising"
+                                                               : "";
   const std::string use = predicts
                               ? fmt::format("`shoal predict --model {}{} FILE`", directory, task)
                           : kind == TaskKind::causal_lm
                               ? fmt::format("`shoal generate --model {} --prompt TEXT`", directory)
-                              : fmt::format("`shoal evaluate --model {} FILE`", directory);
+                              : fmt::format("`shoal evaluate --model {}{} FILE`", directory, task);
   return fmt::format("next: `shoal report {}` shows the run; {} uses the model", directory, use);
 }
 

@@ -112,6 +112,8 @@ std::shared_ptr<const TaskData> make_task_data(TaskKind kind, const DataArgument
                                  .generates = generates});
     case TaskKind::causal_lm:
     case TaskKind::masked_lm:
+    case TaskKind::span_corruption:
+    case TaskKind::denoising:
       break;
   }
   return nullptr;

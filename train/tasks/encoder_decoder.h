@@ -1,5 +1,5 @@
-// T5, BART and mBART with a language model's head (nn/models/encoder_decoder): summarization and
-// translation.
+// T5, BART and mBART with a language model's head (nn/models/encoder_decoder): summarization,
+// translation, span corruption and denoising.
 #pragma once
 
 #include <memory>

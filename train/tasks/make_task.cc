@@ -38,7 +38,9 @@ constexpr std::array kKnown = {
     Known{TaskKind::token_classification, "token-classification", "ForTokenClassification",
           nn::EncoderTask::token_classification, nn::DecoderHead::token_classification},
     Known{TaskKind::summarization, "summarization", kGenerates, {}, {}},
-    Known{TaskKind::translation, "translation", kGenerates, {}, {}}};
+    Known{TaskKind::translation, "translation", kGenerates, {}, {}},
+    Known{TaskKind::span_corruption, "span-corruption", kGenerates, {}, {}},
+    Known{TaskKind::denoising, "denoising", kGenerates, {}, {}}};
 
 const Known& known(TaskKind kind) {
   for (const Known& one : kKnown)
@@ -53,6 +55,11 @@ bool is_decoder(std::string_view model_type) {
 }  // namespace
 
 std::string_view to_string(TaskKind kind) { return known(kind).name; }
+
+bool reads_text(TaskKind kind) {
+  return kind == TaskKind::causal_lm || kind == TaskKind::masked_lm ||
+         kind == TaskKind::span_corruption || kind == TaskKind::denoising;
+}
 
 std::optional<TaskKind> task_of(const nlohmann::json& config) {
   if (!config.is_object()) return std::nullopt;
@@ -78,7 +85,8 @@ void check_task(TaskKind kind, const nlohmann::json& config, std::string_view so
     return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
-              generates ? "t5, bart and mbart do summarization and translation"
+              generates ? "t5, bart and mbart do summarization, translation, span-corruption and "
+                          "denoising"
               : is_decoder(type)
                   ? fmt::format("{} do causal-lm, text-classification, question-answering and "
                                 "token-classification",

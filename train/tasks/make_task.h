@@ -20,9 +20,14 @@ enum class TaskKind : std::uint8_t {
   question_answering,
   token_classification,
   summarization,
-  translation
+  translation,
+  span_corruption,
+  denoising
 };
 std::string_view to_string(TaskKind kind);  // "causal-lm", "text-classification", ...
+
+// True if samples are blocks or lines of plain text, false if they are rows, questions or tags.
+bool reads_text(TaskKind kind);
 
 // The task that the model of this config.json was trained for, by its `architectures` and
 // model_type; nullopt if they do not name one known task. (A T5 both summarizes and translates.)

@@ -383,9 +383,18 @@ void declare_tasks(OptionSet& options, DataArguments& arguments) {
                {.help = "all pieces of a word have its tag; else the first alone"})
       .boolean("return_entity_level_metrics", &arguments.return_entity_level_metrics,
                {.help = "precision, recall and f1 of each type of entity too"});
-  options.section("masking", "Masked language modelling")
+  options.section("masking", "Hidden text (masked-lm, span-corruption, denoising)")
       .real("mlm_probability", &arguments.mlm_probability,
-            {.min = 0, .max = 1, .open_min = true, .help = "share of the tokens that are guessed"})
+            {.min = 0,
+             .max = 1,
+             .open_min = true,
+             .help = "share of the tokens that are guessed; null: 0.15, denoising 0.3"})
+      .real("mean_noise_span_length", &arguments.mean_noise_span_length,
+            {.min = 1, .help = "span-corruption: tokens of a hidden span; null: 3"})
+      .real("poisson_lambda", &arguments.poisson_lambda,
+            {.min = 0, .max = 100, .open_min = true, .help = "denoising: the same; null: 3"})
+      .real("permute_sentence_ratio", &arguments.permute_sentence_ratio,
+            {.min = 0, .max = 1, .help = "denoising: share of sentences that move; null: 1"})
       .boolean("whole_word_mask", &arguments.whole_word_mask,
                {.help = "hide all pieces of a word, or none"})
       .boolean("line_by_line", &arguments.line_by_line,
@@ -433,7 +442,9 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
                             {"question-answering", "question-answering"},
                             {"token-classification", "token-classification"},
                             {"summarization", "summarization"},
-                            {"translation", "translation"}},
+                            {"translation", "translation"},
+                            {"span-corruption", "span-corruption"},
+                            {"denoising", "denoising"}},
                            {.help = "what is learned; empty: what the model's config.json is for"})
       .string(
           "model_name_or_path", &arguments.model_name_or_path,

@@ -220,8 +220,10 @@ struct DataArguments {
   bool label_all_tokens = false;             // false: only the first piece of a word is labelled
   bool return_entity_level_metrics = false;  // adds metrics per type of entity
 
-  // --- masked language modelling
-  double mlm_probability = 0.15;
+  // --- hidden text: masked language modelling, span corruption, denoising
+  std::optional<double> mlm_probability;                         // nullopt: 0.15, of denoising 0.3
+  std::optional<double> mean_noise_span_length, poisson_lambda;  // nullopt: 3
+  std::optional<double> permute_sentence_ratio;                  // nullopt: 1
   bool whole_word_mask = false, line_by_line = false;
 
   // --- texts with a summary or a translation
