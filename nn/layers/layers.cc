@@ -1,5 +1,6 @@
 #include "shoal/nn/layers/layers.h"
 
+#include "shoal/kernels/kernels.h"
 #include "shoal/nn/layers/conv1d.h"
 #include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/layers/lora.h"
