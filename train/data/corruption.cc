@@ -156,13 +156,15 @@ DenoisingCollator::DenoisingCollator(const Tokenizer& tokenizer, const Denoising
       padding_(pad_of(tokenizer), options.padding.inputs, LabelsOf::sequence,
                options.padding.targets),
       kinds_(static_cast<std::size_t>(tokenizer.max_id() + 1), Kind::word) {
-  SHOAL_CHECK(options.mask_ratio > 0 && options.mask_ratio <= 1 &&
-                  options.permute_sentence_ratio >= 0 && options.permute_sentence_ratio <= 1,
-              "denoising: mlm_probability is {} and permute_sentence_ratio {}; both are at most 1",
-              options.mask_ratio, options.permute_sentence_ratio);
-  SHOAL_CHECK(options.poisson_lambda > 0 && options.poisson_lambda <= 100,
-              "denoising: poisson_lambda is {}; it is above 0 and at most 100",
-              options.poisson_lambda);
+  SHOAL_CHECK(
+      options.mask_ratio > 0 && options.mask_ratio <= 1 && options.permute_sentence_ratio >= 0 &&
+          options.permute_sentence_ratio <= 1,
+      "denoising: mlm_probability is {} and permute_sentence_ratio {}; the first is above 0 "
+      "and at most 1, the second from 0 to 1",
+      options.mask_ratio, options.permute_sentence_ratio);
+  // Nearly all spans of a smaller mean would be empty, and drawing enough of them would not end.
+  SHOAL_CHECK(options.poisson_lambda >= 0.1 && options.poisson_lambda <= 100,
+              "denoising: poisson_lambda is {}; it is from 0.1 to 100", options.poisson_lambda);
   if (!tokenizer.roles().mask)
     throw Error(ErrorCode::invalid_argument,
                 "denoising: the tokenizer has no mask token, which stands for hidden spans",

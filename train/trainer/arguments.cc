@@ -392,7 +392,7 @@ void declare_tasks(OptionSet& options, DataArguments& arguments) {
       .real("mean_noise_span_length", &arguments.mean_noise_span_length,
             {.min = 1, .help = "span-corruption: tokens of a hidden span; null: 3"})
       .real("poisson_lambda", &arguments.poisson_lambda,
-            {.min = 0, .max = 100, .open_min = true, .help = "denoising: the same; null: 3"})
+            {.min = 0.1, .max = 100, .help = "denoising: the same; null: 3"})
       .real("permute_sentence_ratio", &arguments.permute_sentence_ratio,
             {.min = 0, .max = 1, .help = "denoising: share of sentences that move; null: 1"})
       .boolean("whole_word_mask", &arguments.whole_word_mask,

@@ -295,6 +295,9 @@ TEST_F(Corruption, RefusesTokenizersWithoutTheTokens) {
   EXPECT_THAT(refusal([&] { DenoisingCollator(*t5, {}); }), HasSubstr("has no mask token"));
   EXPECT_THAT(refusal([&] { DenoisingCollator(*bart, {.poisson_lambda = 0}); }),
               HasSubstr("poisson_lambda is 0"));
+  // Draws of such a mean are 0, and 30 % of the tokens would never be reached.
+  EXPECT_THAT(refusal([&] { DenoisingCollator(*bart, {.poisson_lambda = 1e-9}); }),
+              HasSubstr("it is from 0.1 to 100"));
 }
 
 }  // namespace

@@ -5,12 +5,16 @@
 #include "support/budget.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/io/byte_source.h"
+#include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/files.h"
 #include "shoal/train/data/token_file.h"
 #include "shoal/train/data/tokenizer/load.h"
@@ -149,6 +153,22 @@ TEST_F(PrepareTest, TheSecondTimeNothingIsDone) {
   EXPECT_FALSE(prepare_data(*tokenizer_, options).reused);
   const auto other = load_tokenizer(testing::golden_path("tokenizer/trimmed.json"));
   EXPECT_FALSE(prepare_data(*other, options).reused);
+}
+
+TEST_F(PrepareTest, ALockThatNobodyHoldsIsRemovedAndAHeldOneStays) {
+  const auto options = with("a.txt", "one\ntwo\n");
+  const std::string lock = (folder_ / "out/") + prepare_data(*tokenizer_, options).key + ".lock";
+  EXPECT_FALSE(path_exists(lock));
+  write_file(lock, "");
+  {
+    const int held = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_EQ(::flock(held, LOCK_EX), 0);
+    EXPECT_TRUE(prepare_data(*tokenizer_, options).reused);  // does not wait for the holder
+    EXPECT_TRUE(path_exists(lock));
+    ::close(held);
+  }
+  EXPECT_TRUE(prepare_data(*tokenizer_, options).reused);
+  EXPECT_FALSE(path_exists(lock));
 }
 
 TEST_F(PrepareTest, SplitsTakeEveryDocumentOnce) {
