@@ -69,7 +69,7 @@ def convert(source: str | os.PathLike[str], output: str | os.PathLike[str], *, c
             rows = _write(table, path, split, report or (lambda line: None))
             written[split] = Written(output / path.name, rows)
         with _created(directory / _INFO) as file:
-            json.dump({"features": classes, **_MARK}, file, ensure_ascii=False, indent=2)
+            json.dump({"features": classes, **_MARK, "files": sorted(one.path.name for one in written.values())}, file, ensure_ascii=False, indent=2)
     return written
 
 
@@ -341,9 +341,12 @@ def _check_output(source: Path, output: Path) -> None:
 
 
 def _is_own(directory: Path) -> bool:
+    """Whether the directory holds only what convert() wrote."""
     try:
-        return _read(directory / _INFO).get("written_by") == _MARK["written_by"]
-    except (OSError, ValueError, AttributeError):
+        info = _read(directory / _INFO)
+        return (info.get("written_by") == _MARK["written_by"]
+                and {path.name for path in directory.iterdir()} <= {_INFO, *info["files"]})
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return False
 
 

@@ -246,6 +246,10 @@ class Data(unittest.TestCase):
             data.convert(self.source, self.output)
         (self.output / "mine.txt").unlink()
         data.convert(self.source, self.output)
+        (self.output / "added.txt").touch()
+        with self.assertRaisesRegex(ValueError, "files that shoal.data did not write"):
+            data.convert(self.source, self.output)
+        (self.output / "added.txt").unlink()
         (self.source / "train.parquet").rename(self.source / "test.parquet")
         data.convert(self.source, self.output)
         self.assertEqual(sorted(path.name for path in self.output.iterdir()), ["dataset_info.json", "test.jsonl"])
