@@ -31,6 +31,9 @@ struct AttentionShape {
   // and, without `causal`, after it; 0: all of them.
   std::int64_t window = 0;
   float scale = 1;  // usually 1 / sqrt(head_dim)
+  // Soft cap: a scaled score x becomes soft_cap·tanh(x / soft_cap), before the masks (Gemma Team,
+  // "Gemma 2", 2024). 0: none. Not together with relative_bias.
+  float soft_cap = 0;
   // Either [B, key_length] u8, 1 where a key is visible; or [B] i32, the number of visible keys of
   // each batch row (right padding; clamped to [0, key_length]), which is faster. Undefined: all
   // keys are visible. A query that sees no key gives 0; an invisible key gets zero gradients.
@@ -65,7 +68,7 @@ class AttentionKernels {
   // Size of AttentionShape::kept; 0: the implementation does not use it.
   virtual std::int64_t kept_bytes(const AttentionShape&) const { return 0; }
 
-  // out = dropout(softmax(scale·q·kᵀ + mask))·v. log_sum_exp [B, heads, query_length] f32 is
+  // out = dropout(softmax(cap(scale·q·kᵀ) + mask))·v. log_sum_exp [B, heads, query_length] f32 is
   // written for backward; undefined in inference.
   virtual void attention(const AttentionShape& shape, HeadsView q, HeadsView k, HeadsView v,
                          MutableHeadsView out, View log_sum_exp, Stream stream) = 0;

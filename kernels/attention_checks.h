@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "shoal/kernels/attention.h"
 #include "shoal/runtime/base/error.h"
@@ -29,6 +30,11 @@ inline void check_attention(const AttentionShape& s) {
               "attention of {} is not offered; use f32, bf16 or f16", to_string(s.dtype));
   SHOAL_CHECK(s.window >= 0,
               "attention: a window of {} keys; give a positive number, or 0 for none", s.window);
+  SHOAL_CHECK(s.soft_cap >= 0 && std::isfinite(s.soft_cap),
+              "attention: a soft cap of {}; give a positive number, or 0 for none", s.soft_cap);
+  SHOAL_CHECK(s.soft_cap == 0 || !s.relative_bias.defined(),
+              "attention: a soft cap ({}) and a relative bias together are not offered; use one",
+              s.soft_cap);
   SHOAL_CHECK(s.dropout >= 0 && s.dropout < 1, "attention: dropout {} is not in [0, 1)", s.dropout);
   SHOAL_CHECK(
       s.dropout == 0 || (s.max_positions >= s.key_length && s.max_positions >= s.query_length),

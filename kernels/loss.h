@@ -9,10 +9,11 @@
 namespace shoal::kernels {
 
 struct LinearCrossEntropyArgs {
-  ConstView x;        // [N, C] hidden states, f32/bf16/f16
-  ConstView weight;   // [V, C], same dtype
-  ConstView bias;     // optional [V]
-  ConstView targets;  // [N] i32; negative: not a target (Hugging Face's -100)
+  ConstView x;         // [N, C] hidden states, f32/bf16/f16
+  ConstView weight;    // [V, C], same dtype
+  ConstView bias;      // optional [V]
+  ConstView targets;   // [N] i32; negative: not a target (Hugging Face's -100)
+  float soft_cap = 0;  // a logit x becomes soft_cap·tanh(x / soft_cap); 0: it stays
   float label_smoothing = 0;
   // Gradients are those of loss_scale * sum of losses. If `state` is set, they are also multiplied
   // by state->inverse_targets * state->loss_scale.
@@ -53,11 +54,12 @@ struct SquaredErrorArgs {
 // class) and the sum of its logits.
 inline constexpr std::int64_t kShardStatistics = 4;
 struct ShardCrossEntropyArgs {
-  View exponentials;                          // [N, Vl] f32: the logits after shard_statistics()
+  View exponentials;                          // [N, Vl] f32: what shard_statistics() left
   ConstView statistics;                       // [ranks, N, 4] f32, gathered from all ranks
   int rank = 0;                               // owner of the classes in `exponentials`
   ConstView targets;                          // [N] i32; negative: not a target
   std::int64_t first_class = 0, classes = 0;  // class of this rank's column 0; classes of all ranks
+  float soft_cap = 0;                         // that of shard_statistics()
   float label_smoothing = 0;
   float loss_scale = 1;  // as above
   const StepState* state = nullptr;
@@ -81,9 +83,10 @@ class LossKernels {
   // the target is NaN.
   virtual void squared_error(const SquaredErrorArgs& args, Stream stream) = 0;
 
-  // Statistics of this rank's classes; its logits become exp(logit - largest) in place.
+  // Statistics of this rank's classes; its logits become exp(logit - largest) in place. With a soft
+  // cap (as above) the statistics are of capped logits, which replace the logits.
   virtual void shard_statistics(View logits, ConstView targets, std::int64_t first_class,
-                                View statistics, Stream stream) = 0;
+                                float soft_cap, View statistics, Stream stream) = 0;
   // Losses and gradients from all ranks' statistics, combined in rank order.
   virtual void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) = 0;
 };

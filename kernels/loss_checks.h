@@ -1,6 +1,8 @@
 // Argument checks shared by all LossKernels implementations.
 #pragma once
 
+#include <cmath>
+
 #include "shoal/kernels/loss.h"
 #include "shoal/runtime/base/error.h"
 
@@ -19,6 +21,11 @@ inline void check_targets(ConstView targets, std::int64_t rows, std::int64_t voc
                 row, vocabulary);
 }
 
+inline void check_soft_cap(const char* operation, float soft_cap) {
+  SHOAL_CHECK(soft_cap >= 0 && std::isfinite(soft_cap),
+              "{}: a soft cap of {}; give a positive number, or 0 for none", operation, soft_cap);
+}
+
 inline void check_linear_cross_entropy(const LinearCrossEntropyArgs& args) {
   const auto is = [](const ConstView& view, DType dtype, std::int64_t count) {
     return !view.defined() || (view.dtype == dtype && view.shape.count() == count);
@@ -33,6 +40,7 @@ inline void check_linear_cross_entropy(const LinearCrossEntropyArgs& args) {
       to_string(args.weight.shape));
   const std::int64_t rows = args.x.shape.rows(), columns = args.x.shape.columns(),
                      vocabulary = args.weight.shape[0];
+  check_soft_cap("linear_cross_entropy", args.soft_cap);
   SHOAL_CHECK(args.label_smoothing >= 0 && args.label_smoothing <= 1,
               "linear_cross_entropy: label_smoothing {} is not in [0, 1]", args.label_smoothing);
   SHOAL_CHECK(
@@ -79,8 +87,9 @@ inline void check_squared_error(ConstView x, ConstView targets, View loss_sum, V
 }
 
 inline void check_shard_statistics(const View& logits, ConstView targets, std::int64_t first_class,
-                                   const View& statistics) {
+                                   float soft_cap, const View& statistics) {
   const std::int64_t rows = targets.shape.count();
+  check_soft_cap("shard_statistics", soft_cap);
   SHOAL_CHECK(
       logits.dtype == DType::f32 && logits.shape.rank() == 2 && logits.shape[0] == rows &&
           targets.dtype == DType::i32 && first_class >= 0 && statistics.dtype == DType::f32 &&
@@ -104,6 +113,7 @@ inline void check_shard_cross_entropy(const ShardCrossEntropyArgs& args) {
               "shard_cross_entropy: {} {} of classes from {} of {}, losses {}",
               to_string(args.exponentials.dtype), to_string(own), args.first_class, args.classes,
               to_string(args.token_loss.shape));
+  check_soft_cap("shard_cross_entropy", args.soft_cap);
   SHOAL_CHECK(args.label_smoothing >= 0 && args.label_smoothing <= 1,
               "shard_cross_entropy: label_smoothing {} is not in [0, 1]", args.label_smoothing);
   SHOAL_CHECK(!args.dlogits.defined() ||

@@ -188,7 +188,7 @@ void add_shard_cross_entropy(Bench& bench, DType dtype) {
   args.dlogits = dlogits;
   if (dtype == DType::f32)
     bench.add_row(row_of("shard_statistics", dtype, shape, 2), Bound::copy,
-                  [=, &k] { k.shard_statistics(logits, targets, 0, own, {}); });
+                  [=, &k] { k.shard_statistics(logits, targets, 0, 0, own, {}); });
   Row row = row_of("shard_cross_entropy", dtype, shape, 1);
   row.bytes += shape.count() * 4;
   bench.add_row(row, Bound::copy, [=, &k] { k.shard_cross_entropy(args, {}); });

@@ -93,7 +93,7 @@ void add_batched(Bench& bench, DType dtype) {
 
 // GPT-2's (causal) and an encoder's (all keys, dropout) attention.
 void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
-                   std::int64_t window = 0) {
+                   std::int64_t window = 0, float soft_cap = 0) {
   auto& k = bench.kernels().attention();
   const std::int64_t batch = 4, tokens = batch * length;
   const View qkv = bench.tensor(Shape{tokens, 3 * kWidth}, dtype);
@@ -108,6 +108,7 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
   shape.dtype = dtype;
   shape.causal = causal;
   shape.window = window;
+  shape.soft_cap = soft_cap;
   if (!causal) shape.dropout = 0.1f;
   shape.max_positions = length;
   shape.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
@@ -126,9 +127,10 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
   const std::int64_t scores =
       (causal ? 1 : 2) * (window > 0 ? window * (2 * length - window) : length * length);
   const std::int64_t product = shape.batch * scores * kWidth;
-  const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}{}", batch, length, kHeads,
+  const std::string text = fmt::format("B {}, T {}, {} heads of 64, {}{}{}", batch, length, kHeads,
                                        causal ? "causal" : "dropout",
-                                       window > 0 ? fmt::format(", window {}", window) : "");
+                                       window > 0 ? fmt::format(", window {}", window) : "",
+                                       soft_cap > 0 ? fmt::format(", cap {}", soft_cap) : "");
   bench.add_row(row_of("attention", dtype, text, 2 * product), Bound::products,
                 [=, &k] { k.attention(shape, q, key, value, o, log_sum_exp, {}); });
   bench.add_row(row_of("attention_backward", dtype, text, 5 * product), Bound::products, [=, &k] {
@@ -136,18 +138,20 @@ void add_attention(Bench& bench, DType dtype, std::int64_t length, bool causal,
   });
 }
 
-void add_head(Bench& bench, DType dtype) {
+void add_head(Bench& bench, DType dtype, float soft_cap) {
   auto& k = bench.kernels().loss();
   constexpr std::int64_t kRows = 512, kVocabulary = 50257;
   LinearCrossEntropyArgs args;
   args.x = bench.tensor(Shape{kRows, kWidth}, dtype);
   args.weight = bench.tensor(Shape{kVocabulary, kWidth}, dtype);
   args.targets = bench.tensor(Shape{kRows}, DType::i32);
+  args.soft_cap = soft_cap;
   args.loss_sum = bench.tensor(Shape{1}, DType::f32);
   args.dx = bench.tensor(Shape{kRows, kWidth}, dtype);
   args.dweight = bench.tensor(Shape{kVocabulary, kWidth}, DType::f32);
-  bench.add_row(row_of("linear_cross_entropy", dtype, "[512, 768] x [50257, 768], with gradients",
-                       6 * kRows * kWidth * kVocabulary),
+  const std::string text = fmt::format("[512, 768] x [50257, 768], with gradients{}",
+                                       soft_cap > 0 ? fmt::format(", cap {}", soft_cap) : "");
+  bench.add_row(row_of("linear_cross_entropy", dtype, text, 6 * kRows * kWidth * kVocabulary),
                 Bound::products, [=, &k] { k.linear_cross_entropy(args, {}); });
 }
 
@@ -162,7 +166,8 @@ void add_product_rows(Bench& bench) {
     for (const bool causal : {true, false})
       add_attention(bench, dtype, kLength, causal, kLength / 8);
     add_attention(bench, dtype, 384, false);
-    add_head(bench, dtype);
+    add_attention(bench, dtype, kLength, true, 0, 50);
+    for (const float soft_cap : {0.0f, 30.0f}) add_head(bench, dtype, soft_cap);
   }
 }
 

@@ -199,6 +199,7 @@ class HeadTask {
     t.key_bias = w_.key_bias ? w_.key_bias + key : nullptr;
     t.row_bias = w_.row_bias;
     t.scores = w_.scores;
+    t.scale = s_.soft_cap > 0 ? 1 : s_.scale;
     t.stride = stride;
     t.word = product_.word();
     t.random = w_.random;
@@ -207,15 +208,16 @@ class HeadTask {
                ((batch_ * s_.heads + head_) * s_.query_length + query) * kept_row_ + key / 8;
     return t;
   }
-  // c [rows, columns] = a [rows, head_dim] · (packed transposed rows, starting at `key`)ᵀ
-  // Scores of a tile: the product, and the relative bias.
+  // Scores of a tile: the product, with the soft cap or the relative bias.
   ScoreTile scores(const Rows& q, std::int64_t query, std::int64_t rows, std::int64_t key,
                    std::int64_t columns, std::int64_t stride) const {
     score_product(q, w_.keys_t, rows, key, columns, w_.scores, stride);
     const ScoreTile made = tile(query, rows, key, columns, stride);
     if (s_.relative_bias.defined()) add_relative_bias(made);
+    if (s_.soft_cap > 0) cap_scores(made);
     return made;
   }
+  // c [rows, columns] = a [rows, head_dim] · (packed transposed rows, starting at `key`)ᵀ
   void score_product(const Rows& a, const std::uint32_t* packed, std::int64_t rows,
                      std::int64_t key, std::int64_t columns, float* c, std::int64_t stride) const {
     const std::int64_t words = product_.words(s_.head_dim);

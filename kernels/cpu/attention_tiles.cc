@@ -81,6 +81,15 @@ const float* BiasOfRow(const ScoreTile& tile, std::int64_t r, std::int64_t room)
   return bias;
 }
 
+void CapScores(const ScoreTile& tile) {
+  const float cap = tile.shape->soft_cap;
+  const SoftCap op{hn::Set(kFloat, tile.shape->scale / cap), hn::Set(kFloat, cap)};
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    float* const scores = tile.scores + r * tile.stride;
+    map(SeenColumns(tile, r), op, scores, static_cast<const float*>(scores));
+  }
+}
+
 struct AddScaled {
   FloatVec factor;
   HWY_INLINE FloatVec operator()(FloatVec sum, FloatVec x) const {
@@ -165,8 +174,8 @@ HWY_INLINE void SoftmaxTile(const ScoreTile& tile, T* p, float* largest, float* 
                             std::int64_t out_columns, std::int64_t out_stride) {
   using E = Exponential<sizeof(T) == 2 ? Precision::bf16 : Precision::f32>;
   const std::int64_t lanes = FloatLanes();
-  const FloatVec scale = hn::Set(kFloat, tile.shape->scale);
-  const FloatVec unit_scale = hn::Set(kFloat, tile.shape->scale * E::kUnit);
+  const FloatVec scale = hn::Set(kFloat, tile.scale);
+  const FloatVec unit_scale = hn::Set(kFloat, tile.scale * E::kUnit);
   const TileDropout dropout(tile);
   const std::uint32_t threshold = dropout.threshold();
   const std::int64_t kept_row = KeptRowBytes(tile.shape->key_length);
@@ -250,8 +259,8 @@ struct Gradients {
 // draws the bits again. `kept`: forward kept them.
 enum class Drops { nothing, drawn, kept };
 
-// Gradients of a tile's rows, one vector at a time.
-template <Precision precision, Drops drops>
+// Gradients of a tile's rows, one vector at a time. `capped`: the scores have a soft cap.
+template <Precision precision, Drops drops, bool capped>
 class TileGradients {
   using E = Exponential<precision>;
 
@@ -292,7 +301,7 @@ class TileGradients {
   HWY_INLINE Gradients at(const Row& row, std::int64_t j) const {
     const FloatVec zero = hn::Zero(kFloat);
     if (partial && j >= row.seen) return {zero, zero};
-    const FloatVec scale = hn::Set(kFloat, tile_.shape->scale * E::kUnit);
+    const FloatVec scale = hn::Set(kFloat, tile_.scale * E::kUnit);
     const FloatVec p =
         E::of(Exponents<partial>(row.scores, row.key_bias, j, row.seen, scale, row.shift));
     const FloatVec dp = LoadFloats(row.dp + j);
@@ -305,6 +314,9 @@ class TileGradients {
     } else {
       rest = hn::Sub(dp, row.delta);
     }
+    if constexpr (capped)
+      rest = hn::Mul(rest, soft_cap_slope(LoadFloats(row.scores + j),
+                                          hn::Set(kFloat, 1 / tile_.shape->soft_cap)));
     // dp is 0 beyond the last key. Elsewhere an infinite dp must not give NaN, so p = 0 implies ds
     // = 0.
     return {kept_p, hn::IfThenElseZero(hn::Gt(p, zero), hn::Mul(p, rest))};
@@ -322,21 +334,27 @@ class TileGradients {
   const std::int64_t kept_row_;
 };
 
-// Calls body<drops>() with the mode that applies to the tile.
+// Calls body<drops, capped>() with the modes that apply to the tile.
 template <class Body>
-HWY_INLINE void WithDrops(const ScoreTile& tile, const Body& body) {
-  if (tile.shape->dropout == 0)
-    body.template operator()<Drops::nothing>();
-  else if (tile.kept)
-    body.template operator()<Drops::kept>();
+HWY_INLINE void WithModes(const ScoreTile& tile, const Body& body) {
+  const auto with_drops = [&]<bool capped>() HWY_ATTR {
+    if (tile.shape->dropout == 0)
+      body.template operator()<Drops::nothing, capped>();
+    else if (tile.kept)
+      body.template operator()<Drops::kept, capped>();
+    else
+      body.template operator()<Drops::drawn, capped>();
+  };
+  if (tile.shape->soft_cap > 0)
+    with_drops.template operator()<true>();
   else
-    body.template operator()<Drops::drawn>();
+    with_drops.template operator()<false>();
 }
 
-template <Drops drops>
+template <Drops drops, bool capped>
 HWY_INLINE void GradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
-  const TileGradients<Precision::f32, drops> gradients(tile, g);
+  const TileGradients<Precision::f32, drops, capped> gradients(tile, g);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const auto row = gradients.row(r, tile.random);
     for (std::int64_t j = 0; j < tile.columns; j += lanes) {
@@ -347,7 +365,8 @@ HWY_INLINE void GradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
   }
 }
 void ScoreGradientsF32(const ScoreTile& tile, const ScoreGradients& g) {
-  WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientsF32<drops>(tile, g); });
+  WithModes(tile,
+            [&]<Drops drops, bool capped>() HWY_ATTR { GradientsF32<drops, capped>(tile, g); });
 }
 
 // Destinations of two queries' vectors in bf16. `pairs` gets both, interleaved in 32-bit words with
@@ -379,10 +398,10 @@ HWY_INLINE void StorePairs(FloatVec low, FloatVec high, const PairPlaces& to) {
 }
 
 // Handles two queries at a time.
-template <Drops drops>
+template <Drops drops, bool capped>
 HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
   const std::int64_t lanes = FloatLanes();
-  const TileGradients<Precision::bf16, drops> gradients(tile, g);
+  const TileGradients<Precision::bf16, drops, capped> gradients(tile, g);
   std::uint32_t* rooms[2] = {tile.random, tile.random};
   if (drops == Drops::drawn) rooms[1] += random_room(static_cast<std::size_t>(tile.columns));
   for (std::int64_t r = 0; r < tile.rows; r += 2) {
@@ -403,7 +422,8 @@ HWY_INLINE void GradientPairs(const ScoreTile& tile, const ScoreGradients& g) {
   }
 }
 void ScoreGradientsBF16(const ScoreTile& tile, const ScoreGradients& g) {
-  WithDrops(tile, [&]<Drops drops>() HWY_ATTR { GradientPairs<drops>(tile, g); });
+  WithModes(tile,
+            [&]<Drops drops, bool capped>() HWY_ATTR { GradientPairs<drops, capped>(tile, g); });
 }
 
 template <typename T>
@@ -475,6 +495,7 @@ HWY_AFTER_NAMESPACE();
 namespace shoal::kernels {
 
 HWY_EXPORT(KeptRowBytes);
+HWY_EXPORT(CapScores);
 HWY_EXPORT(AddRelativeBias);
 HWY_EXPORT(SumRelativeBiasOf);
 HWY_EXPORT(SoftmaxTileF32);
@@ -487,6 +508,8 @@ HWY_EXPORT(NarrowRows);
 HWY_EXPORT(RowDots);
 
 std::int64_t kept_row_bytes(std::int64_t keys) { return HWY_DYNAMIC_DISPATCH(KeptRowBytes)(keys); }
+
+void cap_scores(const ScoreTile& tile) { HWY_DYNAMIC_DISPATCH(CapScores)(tile); }
 
 void add_relative_bias(const ScoreTile& tile) { HWY_DYNAMIC_DISPATCH(AddRelativeBias)(tile); }
 

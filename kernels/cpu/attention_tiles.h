@@ -1,5 +1,5 @@
 // Vectorised steps of attention between the two products of a tile of scores. A tile is `rows`
-// queries by `columns` keys of one head. Its scores are q·k, not yet scaled.
+// queries by `columns` keys of one head. Its scores are q·k, of which ScoreTile::scale is missing.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct ScoreTile {
   const float* key_bias = nullptr;
   float* row_bias = nullptr;  // with a window: [2, stride] f32 of scratch
   float* scores = nullptr;    // [rows, stride] f32; writes may extend to whole panels
+  float scale = 1;            // the shape's; 1 if there is a soft cap
   std::int64_t stride = 0;
   TileWord word = TileWord::f32;    // word type of the products that follow
   std::uint32_t* random = nullptr;  // with dropout: random_room(columns) words of scratch
@@ -33,6 +34,8 @@ struct ScoreTile {
 // Bytes of one query's bits in ScoreTile::kept; 0: the vectors are too short to write them.
 std::int64_t kept_row_bytes(std::int64_t keys);
 
+// Applies the shape's scale and soft cap to the scores that the rows see.
+void cap_scores(const ScoreTile& tile);
 // Adds AttentionShape::relative_bias to the scores, divided by the scale.
 void add_relative_bias(const ScoreTile& tile);
 // Adds a tile's ds (of score_gradients) to the head's sums [relative positions], f32. `ds` has the

@@ -69,8 +69,8 @@ class CpuLoss final : public LossKernels {
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(const CrossEntropyArgs& args, Stream stream) override;
   void squared_error(const SquaredErrorArgs& args, Stream stream) override;
-  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
-                        Stream stream) override;
+  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, float soft_cap,
+                        View statistics, Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
 
  private:
@@ -197,7 +197,7 @@ void CpuLoss::losses_of(const Head& head, const LinearCrossEntropyArgs& args, st
       }
       results[i] = cross_entropy_row(
           row, head.vocabulary, target[head.row[static_cast<std::size_t>(begin + i)]],
-          args.label_smoothing, scale, backward ? row : nullptr, head.dtype);
+          args.label_smoothing, args.soft_cap, scale, backward ? row : nullptr, head.dtype);
       // dx's product reads columns up to the next multiple of kAlign.
       const std::size_t element = size_of(head.dtype);
       std::memset(reinterpret_cast<char*>(row) + columns * element, 0, (ld - columns) * element);
@@ -357,7 +357,7 @@ void CpuLoss::cross_entropy(const CrossEntropyArgs& args, Stream) {
         }
         widen_row(row_of(logits.data, logits.dtype, i), logits.dtype, vocabulary, buffer);
         results_[static_cast<std::size_t>(i)] = cross_entropy_row(
-            buffer, vocabulary, target, label_smoothing, loss_scale, gradient, dtype);
+            buffer, vocabulary, target, label_smoothing, 0, loss_scale, gradient, dtype);
       }
     }
   });
@@ -392,14 +392,14 @@ std::int64_t column_of(std::int32_t target, std::int64_t first_class, std::int64
 }
 
 void CpuLoss::shard_statistics(View logits, ConstView targets, std::int64_t first_class,
-                               View statistics, Stream) {
-  check_shard_statistics(logits, targets, first_class, statistics);
+                               float soft_cap, View statistics, Stream) {
+  check_shard_statistics(logits, targets, first_class, soft_cap, statistics);
   const std::int64_t rows = targets.shape.count(), columns = logits.shape[1];
   parallel_for(resources_.threads, rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const ShardRow row =
-          shard_row_statistics(columns > 0 ? logits.as<float>() + i * columns : nullptr, columns,
-                               column_of(targets.as<std::int32_t>()[i], first_class, columns));
+      const ShardRow row = shard_row_statistics(
+          columns > 0 ? logits.as<float>() + i * columns : nullptr, columns,
+          column_of(targets.as<std::int32_t>()[i], first_class, columns), soft_cap);
       float* out = statistics.as<float>() + i * kShardStatistics;
       out[0] = row.largest;
       out[1] = row.sum;
@@ -465,10 +465,15 @@ void CpuLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream) {
       // exp(own - largest) / sum; the sum carries any NaN among the logits.
       const double factor =
           scale * std::exp(static_cast<double>(own) - static_cast<double>(all.largest)) / all.sum;
-      shard_row_gradient(args.exponentials.as<float>() + i * columns, columns,
-                         column_of(target, args.first_class, columns), static_cast<float>(factor),
-                         static_cast<float>(scale * smoothing / n),
-                         static_cast<float>(scale * (1 - smoothing)), gradient, args.dlogits.dtype);
+      shard_row_gradient({.kept = args.exponentials.as<float>() + i * columns,
+                          .columns = columns,
+                          .target = column_of(target, args.first_class, columns),
+                          .factor = static_cast<float>(factor),
+                          .offset = static_cast<float>(scale * smoothing / n),
+                          .target_less = static_cast<float>(scale * (1 - smoothing)),
+                          .largest = own,
+                          .soft_cap = args.soft_cap},
+                         gradient, args.dlogits.dtype);
     }
   });
 }

@@ -283,6 +283,19 @@ HWY_INLINE FloatVec tanh_derivative(FloatVec x) {
   return hn::Mul(hn::Mul(e, s), s);
 }
 
+// A soft cap: y = cap * tanh(x * factor), factor = scale / cap; and dy/dx / scale, of y and 1 /
+// cap.
+struct SoftCap {
+  FloatVec factor, cap;
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    return hn::Mul(tanh_of(hn::Mul(x, factor)), cap);
+  }
+};
+HWY_INLINE FloatVec soft_cap_slope(FloatVec y, FloatVec over_cap) {
+  const FloatVec bent = hn::Mul(y, over_cap);
+  return hn::NegMulAdd(bent, bent, floats(1.0f));
+}
+
 // x * s, s = 1 / (1 + e^-x). The result is 0 in f32 below -87, and s is 1 beyond 87.
 HWY_INLINE FloatVec silu_exponential(FloatVec x) {
   return exp_within_87(hn::Neg(at_most(87.0f, at_least(-87.0f, x))));

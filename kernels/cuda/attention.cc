@@ -85,6 +85,7 @@ const char* beyond_cudnn(const AttentionShape& s, const Tensors& t, int capabili
   if (key_lengths_of(s) && s.causal && s.query_length != s.key_length)
     return "keys have lengths and causality is shifted";
   if (s.window > 0) return "keys have a sliding window";
+  if (s.soft_cap > 0) return "scores have a soft cap";
   if (s.relative_bias.defined()) return "scores have a bias by relative position";
   if (s.dropout > 0) return "dropout follows coordinates that do not depend on the layout";
   if (const char* why = beyond_packed(s, t)) return why;
@@ -145,10 +146,9 @@ FlashArgs flash_args(const AttentionShape& s, const Tensors& t) {
   a.log_sum_exp = t.log_sum_exp;
   a.batch = static_cast<int>(s.batch);
   a.heads = static_cast<int>(s.heads);
-  a.queries = static_cast<int>(s.query_length);
-  a.keys = static_cast<int>(s.key_length);
+  a.queries = static_cast<int>(s.query_length), a.keys = static_cast<int>(s.key_length);
   a.head_dim = static_cast<int>(s.head_dim);
-  a.scale = s.scale;
+  a.scale = s.scale, a.soft_cap = s.soft_cap;
   a.causal = s.causal;
   a.window = static_cast<int>(std::min<std::int64_t>(s.window, 0x7fffffff));
   a.vectors = vectors(s, t);

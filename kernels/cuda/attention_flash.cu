@@ -101,8 +101,10 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     sum[m][0] = sum[m][1] = 0;
   }
   // softmax_tile() needs a positive scale. If the scale is negative, the scores below change sign.
-  // If it is 0, a tiny scale makes all scores count as equal.
-  const float scale = fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
+  // If it is 0, a tiny scale makes all scores count as equal. With a soft cap, the scores below
+  // include the scale.
+  const bool capped = a.soft_cap > 0;
+  const float scale = capped ? kLog2E : fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = begin; step < steps; ++step) {
     fetch(step + 1);
     const int key = step * S::kColumns;
@@ -112,7 +114,9 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     __syncthreads();
     typename S::Scores s;
     dot_rows<S>(s, room.rows(0) + warp_row * S::kStride, room.columns(step, 0));
-    if (a.scale < 0) {
+    if (capped) {
+      cap_scores<S>(s, a.scale, a.soft_cap);
+    } else if (a.scale < 0) {
 #pragma unroll
       for (int m = 0; m < S::kMatrices; ++m)
 #pragma unroll

@@ -30,7 +30,7 @@ struct FlashArgs {
   float* log_sum_exp = nullptr;  // [B, heads, queries]; forward: may be null
   float* delta = nullptr;        // [B, heads, queries, 2], scratch of backward, 8-byte aligned
   int batch = 0, heads = 0, queries = 0, keys = 0, head_dim = 0;
-  float scale = 1;
+  float scale = 1, soft_cap = 0;  // AttentionShape::soft_cap
   bool causal = false;
   int window = 0;        // AttentionShape::window
   bool vectors = false;  // every pointer is 16-byte aligned; strides and head_dim are whole vectors

@@ -84,7 +84,7 @@ ScoreRows AttentionProducts::rows_of(const Call& c) const {
   rows.first_query = c.first_query;
   rows.leading = c.leading();
   rows.whole_heads = s.heads, rows.whole_queries = s.query_length, rows.whole_keys = s.key_length;
-  rows.scale = s.scale;
+  rows.scale = s.scale, rows.soft_cap = s.soft_cap;
   rows.causal = s.causal;
   rows.window = s.window;
   rows.key_mask = shown_keys_of(s);

@@ -68,9 +68,10 @@ struct Row {
   __device__ bool sees(std::int64_t key) const {
     return key >= begin && key < end && (!mask || mask[key] != 0);
   }
-  // The score of a key that is seen, before the scale and the bias: x.
-  __device__ float biased(float x, float scale, float bias_scale, std::int64_t key) const {
-    return bias ? fmaf(x, scale, bias[key] * bias_scale) : x * scale;
+  // The score of a key that is seen, times `unit`; x lacks the scale, and the soft cap or the bias.
+  __device__ float score(float x, const ScoreRows& s, float unit, std::int64_t key) const {
+    if (s.soft_cap > 0) return s.soft_cap * unit * tanhf(x * (s.scale / s.soft_cap));
+    return bias ? fmaf(x, s.scale * unit, bias[key] * unit) : x * (s.scale * unit);
   }
 };
 
@@ -94,7 +95,6 @@ __global__ void __launch_bounds__(kThreads)
   if (index >= count) return;
   const Row row(s, index);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const float scale = s.scale * kLog2E;
   scores += row.start;
   probabilities += row.start;
 
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
     float top = largest;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      x[j] = row.sees(key + j) ? row.biased(x[j], scale, kLog2E, key + j) : -kInfinity;
+      x[j] = row.sees(key + j) ? row.score(x[j], s, kLog2E, key + j) : -kInfinity;
       top = fmaxf(top, x[j]);
     }
     // If the row has seen no key yet, every exponential is 0 (or NaN for a NaN score).
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       x[j] = row.sees(key + j) && (kept >> j & 1u) != 0
-                 ? exp2f(row.biased(x[j], scale, kLog2E, key + j) - shift) * factor
+                 ? exp2f(row.score(x[j], s, kLog2E, key + j) - shift) * factor
                  : 0.0f;
     store<4>(x, s.keys - key, true, probabilities + key);
   }
@@ -151,15 +151,20 @@ __global__ void __launch_bounds__(kThreads)
   probabilities += row.start;
   dscores += row.start;
 
-  // p: the probability. after: the probability after dropout. dp: the gradient of p.
-  const auto read = [&](std::int64_t key, float(&p)[4], float(&after)[4], float(&dp)[4]) {
+  // p: the probability. after: the probability after dropout. dp: the gradient of p. slope: the
+  // derivative of the score by q·k.
+  const auto read = [&](std::int64_t key, float(&p)[4], float(&after)[4], float(&dp)[4],
+                        float(&slope)[4]) {
     load<4>(scores + key, s.keys - key, true, p);
     load<4>(gradient + key, s.keys - key, true, dp);
     const unsigned kept = key < row.end ? kept_of_four(s, philox, row, key) : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const bool counts = log_sum_exp != -kInfinity && row.sees(key + j);
-      p[j] = counts ? exp2f((row.biased(p[j], s.scale, 1, key + j) - log_sum_exp) * kLog2E) : 0.0f;
+      const float score = counts ? row.score(p[j], s, 1, key + j) : 0.0f,
+                  bent = s.soft_cap > 0 ? score / s.soft_cap : 0.0f;
+      slope[j] = s.scale * fmaf(-bent, bent, 1.0f);
+      p[j] = counts ? exp2f((score - log_sum_exp) * kLog2E) : 0.0f;
       const float keep = (kept >> j & 1u) != 0 ? s.keep_scale : 0.0f;
       after[j] = keep == 0 ? 0.0f : p[j] * keep;
       dp[j] = keep == 0 ? 0.0f : dp[j] * keep;
@@ -167,17 +172,17 @@ __global__ void __launch_bounds__(kThreads)
   };
   float delta = 0;  // sum of p·dp, which equals that of dout·out
   for (std::int64_t key = 4 * lane; key < row.end; key += 128) {
-    float p[4], after[4], dp[4];
-    read(key, p, after, dp);
+    float p[4], after[4], dp[4], slope[4];
+    read(key, p, after, dp, slope);
 #pragma unroll
     for (int j = 0; j < 4; ++j) delta += p[j] == 0 ? 0.0f : p[j] * dp[j];
   }
   delta = warp_sum(delta);
   for (std::int64_t key = 4 * lane; key < s.keys; key += 128) {
-    float p[4], after[4], dp[4];
-    read(key, p, after, dp);
+    float p[4], after[4], dp[4], slope[4];
+    read(key, p, after, dp, slope);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) dp[j] = p[j] == 0 ? 0.0f : p[j] * (dp[j] - delta) * s.scale;
+    for (int j = 0; j < 4; ++j) dp[j] = p[j] == 0 ? 0.0f : p[j] * (dp[j] - delta) * slope[j];
     store<4>(after, s.keys - key, true, probabilities + key);
     store<4>(dp, s.keys - key, true, dscores + key);
   }

@@ -21,7 +21,7 @@ struct ScoreRows {
   // Sizes of the whole call: log_sum_exp is [.., whole_heads, whole_queries], key_mask
   // [.., whole_keys]. key_lengths [..]: number of visible keys per batch row.
   std::int64_t whole_heads = 0, whole_queries = 0, whole_keys = 0;
-  float scale = 1;
+  float scale = 1, soft_cap = 0;  // AttentionShape::soft_cap
   bool causal = false;
   std::int64_t window = 0;  // AttentionShape::window
   const std::uint8_t* key_mask = nullptr;

@@ -224,6 +224,18 @@ __device__ void dot_rows(typename S::Scores& c, const T* a, const T* b) {
   }
 }
 
+// Applies the scale and the soft cap to scores.
+template <typename S>
+__device__ void cap_scores(typename S::Scores& s, float scale, float cap) {
+  const float factor = scale / cap;
+#pragma unroll
+  for (int m = 0; m < S::kMatrices; ++m)
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[m][n][e] = cap * tanhf(s[m][n][e] * factor);
+}
+
 // sum += p · b [columns, kOut]; p is in registers, b in shared memory (starting at the first wanted
 // column). In f32, p goes through the warp's own `patch`.
 template <typename S, int kOut, typename T>

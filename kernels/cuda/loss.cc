@@ -50,8 +50,8 @@ class CudaLoss final : public LossKernels {
   void linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream stream) override;
   void cross_entropy(const CrossEntropyArgs& args, Stream stream) override;
   void squared_error(const SquaredErrorArgs& args, Stream stream) override;
-  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
-                        Stream stream) override;
+  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, float soft_cap,
+                        View statistics, Stream stream) override;
   void shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) override;
 
  private:
@@ -184,6 +184,7 @@ void CudaLoss::linear_cross_entropy(const LinearCrossEntropyArgs& args, Stream s
     launch.targets = targets + begin;
     launch.first_row = begin;
     launch.fault = resources_.fault();
+    launch.soft_cap = args.soft_cap;
     launch.label_smoothing = args.label_smoothing;
     launch.scale = args.loss_scale;
     launch.state = args.state;
@@ -283,15 +284,16 @@ void CudaLoss::squared_error(const SquaredErrorArgs& args, Stream stream) {
 }
 
 void CudaLoss::shard_statistics(View logits, ConstView targets, std::int64_t first_class,
-                                View statistics, Stream stream) {
-  check_shard_statistics(logits, targets, first_class, statistics);
+                                float soft_cap, View statistics, Stream stream) {
+  check_shard_statistics(logits, targets, first_class, soft_cap, statistics);
   const cudaStream_t native = resources_.begin(stream);
   if (targets.shape.count() == 0) return;
   Buffer target_room;
-  check_cuda(launch_shard_statistics(static_cast<float*>(logits.data), targets.shape.count(),
-                                     logits.shape[1], targets_of(targets, target_room, stream),
-                                     first_class, static_cast<float*>(statistics.data), native),
-             "shard_statistics");
+  check_cuda(
+      launch_shard_statistics(static_cast<float*>(logits.data), targets.shape.count(),
+                              logits.shape[1], targets_of(targets, target_room, stream),
+                              first_class, soft_cap, static_cast<float*>(statistics.data), native),
+      "shard_statistics");
 }
 
 void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream stream) {
@@ -310,6 +312,7 @@ void CudaLoss::shard_cross_entropy(const ShardCrossEntropyArgs& args, Stream str
   launch.first_class = args.first_class;
   launch.classes = args.classes;
   launch.fault = resources_.fault();
+  launch.soft_cap = args.soft_cap;
   launch.label_smoothing = args.label_smoothing;
   launch.scale = args.loss_scale;
   launch.state = args.state;

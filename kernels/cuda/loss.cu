@@ -100,10 +100,24 @@ __device__ __forceinline__ int valid_of(std::int64_t column, std::int64_t classe
   return rest >= N ? N : rest < 0 ? 0 : static_cast<int>(rest);
 }
 
+__device__ __forceinline__ float capped(float logit, float cap) {
+  return cap > 0 ? cap * tanhf(logit / cap) : logit;
+}
+// The derivative of a capped logit by the logit.
+__device__ __forceinline__ float slope_of(float capped, float cap) {
+  const float bent = capped / cap;
+  return cap > 0 ? fmaf(-bent, bent, 1.0f) : 1.0f;
+}
+
+// The logits of a pack under the soft cap; -inf beyond `valid`.
 template <class T, int N>
-__device__ __forceinline__ void widen(const Pack<T, N>& pack, int valid, float (&x)[N]) {
+__device__ __forceinline__ void widen(const Pack<T, N>& pack, int valid, float cap, float (&x)[N]) {
 #pragma unroll
   for (int j = 0; j < N; ++j) x[j] = widened(pack.v[j]);
+  if (cap > 0) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = capped(x[j], cap);
+  }
   if (valid == N) return;
 #pragma unroll
   for (int j = 0; j < N; ++j)
@@ -148,7 +162,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   }
   // The target's logit is read before any thread overwrites it; over_block's barriers order the
   // two.
-  const float at_target = widened(logits[target]);
+  const float cap = args.soft_cap, at_target = capped(widened(logits[target]), cap);
   const bool smooth = args.label_smoothing > 0;
   T* kept = dynamic_shared<T>();  // [leading], if `keep`
   Online mine;
@@ -156,7 +170,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     if (keep) *reinterpret_cast<Pack<T, N>*>(kept + column) = pack;
     const int valid = valid_of<N>(column, args.classes);
     float x[N];
-    widen(pack, valid, x);
+    widen(pack, valid, cap, x);
     mine.take(x, valid, smooth);
   });
   const float largest = over_block(mine.largest, room[0], Largest{});
@@ -171,7 +185,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     if (!earlier)
       each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
 #pragma unroll
-        for (int j = 0; j < N; ++j) earlier |= column + j < target && widened(pack.v[j]) == largest;
+        for (int j = 0; j < N; ++j)
+          earlier |= column + j < target && capped(widened(pack.v[j]), cap) == largest;
       });
     earlier = __syncthreads_or(earlier) != 0;
     if (threadIdx.x == 0) args.correct[row] = earlier ? 0 : 1;
@@ -188,9 +203,14 @@ __global__ void __launch_bounds__(kMostThreads, 2)
               offset = smooth ? static_cast<float>(smoothing / n) * scale : 0.0f;
   each_pack<N>(again, args.leading, [&](const Pack<T, N>& pack, std::int64_t column) {
     const int valid = valid_of<N>(column, args.classes);
-    float out[N];
+    float x[N], out[N];
+    widen(pack, N, cap, x);
 #pragma unroll
-    for (int j = 0; j < N; ++j) out[j] = exp_of(widened(pack.v[j]) - largest) * factor - offset;
+    for (int j = 0; j < N; ++j) out[j] = exp_of(x[j] - largest) * factor - offset;
+    if (cap > 0) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) out[j] *= slope_of(x[j], cap);
+    }
     if (valid < N) {
 #pragma unroll
       for (int j = 0; j < N; ++j)
@@ -202,7 +222,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   // the 1 in f32, so that the result is rounded only once.
   if (static_cast<int>(target / N % static_cast<int>(blockDim.x)) == static_cast<int>(threadIdx.x))
     gradient[target] = narrowed<G>(
-        scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset);
+        (scale * (exp_of(at_target - largest) / sum - 1 + args.label_smoothing) - offset) *
+        slope_of(at_target, cap));
 }
 
 __global__ void __launch_bounds__(1024)
@@ -259,25 +280,27 @@ __global__ void __launch_bounds__(kSumThreads)
 
 __global__ void __launch_bounds__(kMostThreads)
     shard_statistics_kernel(float* all, std::int64_t columns, const std::int32_t* targets,
-                            std::int64_t first_class, float* statistics) {
+                            std::int64_t first_class, float cap, float* statistics) {
   __shared__ float room[3][32];
   const std::int64_t row = blockIdx.x;
   float* logits = all + row * columns;
   const std::int64_t target = targets[row] - first_class;  // a column, or outside
   const float at_target =
-      targets[row] >= 0 && target >= 0 && target < columns ? logits[target] : 0.0f;
+      targets[row] >= 0 && target >= 0 && target < columns ? capped(logits[target], cap) : 0.0f;
   float largest = -INFINITY, total = 0;
   each_pack<1>(logits, columns, [&](const Pack<float, 1>& pack, std::int64_t) {
-    largest = fmaxf(largest, pack.v[0]);
-    total += pack.v[0];
+    const float logit = capped(pack.v[0], cap);
+    largest = fmaxf(largest, logit);
+    total += logit;
   });
   largest = over_block(largest, room[0], Largest{});
   total = over_block(total, room[1], Add{});
   float sum = 0;
   each_pack<1>(logits, columns, [&](const Pack<float, 1>& pack, std::int64_t column) {
     // A masked class has probability 0, even if all classes are masked. The sum carries any NaN.
-    const float value = pack.v[0] == -INFINITY ? 0.0f : expf(pack.v[0] - largest);
-    logits[column] = value;
+    const float logit = capped(pack.v[0], cap),
+                value = logit == -INFINITY ? 0.0f : expf(logit - largest);
+    logits[column] = cap > 0 ? logit : value;
     sum += value;
   });
   sum = over_block(sum, room[2], Add{});
@@ -333,11 +356,13 @@ __global__ void __launch_bounds__(kMostThreads)
   const float factor = shared_factor, offset = static_cast<float>(scale * smoothing / n),
               target_less = static_cast<float>(scale * (1 - smoothing));
   const std::int64_t own_target = target - args.first_class;
+  const float cap = args.soft_cap, own_largest = args.statistics[4 * (args.rank * args.rows + row)];
   each_pack<1>(args.exponentials + row * args.columns, args.columns,
                [&](const Pack<float, 1>& pack, std::int64_t column) {
-                 float value = pack.v[0] * factor - offset;
+                 const float kept = pack.v[0];
+                 float value = (cap > 0 ? expf(kept - own_largest) : kept) * factor - offset;
                  if (column == own_target) value -= target_less;
-                 gradient[column] = narrowed<G>(value);
+                 gradient[column] = narrowed<G>(value * slope_of(kept, cap));
                });
 }
 
@@ -408,9 +433,9 @@ cudaError_t launch_column_sums(DType type, const void* x, std::int64_t rows, std
 
 cudaError_t launch_shard_statistics(float* logits, std::int64_t rows, std::int64_t columns,
                                     const std::int32_t* targets, std::int64_t first_class,
-                                    float* statistics, cudaStream_t stream) {
+                                    float soft_cap, float* statistics, cudaStream_t stream) {
   return launch_kernel(shard_statistics_kernel, static_cast<unsigned>(rows), threads_for(columns),
-                       0, stream, logits, columns, targets, first_class, statistics);
+                       0, stream, logits, columns, targets, first_class, soft_cap, statistics);
 }
 
 cudaError_t launch_shard_cross_entropy(const ShardLossLaunch& args, cudaStream_t stream) {

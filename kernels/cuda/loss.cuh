@@ -22,6 +22,7 @@ struct CrossEntropyLaunch {
   const std::int32_t* targets;  // [rows]; negative: none
   std::int64_t first_row;       // index of row 0 among all rows, for error reports
   FaultRecord* fault;
+  float soft_cap;  // LinearCrossEntropyArgs::soft_cap
   float label_smoothing, scale;
   const StepState* state;  // its two factors also multiply `scale` (whole_scale()); null: none
   float* token_loss;       // [rows]; 0 where there is no target
@@ -48,7 +49,7 @@ cudaError_t launch_column_sums(DType type, const void* x, std::int64_t rows, std
 // LossKernels::shard_statistics; columns may be 0.
 cudaError_t launch_shard_statistics(float* logits, std::int64_t rows, std::int64_t columns,
                                     const std::int32_t* targets, std::int64_t first_class,
-                                    float* statistics, cudaStream_t stream);
+                                    float soft_cap, float* statistics, cudaStream_t stream);
 
 // LossKernels::shard_cross_entropy; columns may be 0.
 struct ShardLossLaunch {
@@ -58,7 +59,7 @@ struct ShardLossLaunch {
   const std::int32_t* targets;
   std::int64_t first_class, classes;
   FaultRecord* fault;
-  float label_smoothing, scale;
+  float soft_cap, label_smoothing, scale;
   const StepState* state;  // as above
   float* token_loss;
   void* gradient;  // null: not wanted

@@ -32,16 +32,18 @@ Heads heads(MutableHeadsView v, const AttentionShape& s) {
   return {v.data, v.batch_stride, v.row_stride, s};
 }
 
-// Probabilities of one query before dropout, and dropout's factor for each of them.
+// Probabilities of one query before dropout. For each of them: dropout's factor, and the derivative
+// of the score by q·k.
 struct Row {
-  std::vector<double> probability, keep;
+  std::vector<double> probability, keep, slope;
   double log_sum_exp = 0;
 };
 
 Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t b, std::int64_t h,
            std::int64_t i) {
   const auto keys = static_cast<std::size_t>(s.key_length);
-  Row row{std::vector<double>(keys, 0), std::vector<double>(keys, 1), 0};
+  Row row{std::vector<double>(keys, 0), std::vector<double>(keys, 1),
+          std::vector<double>(keys, static_cast<double>(s.scale)), 0};
   std::vector<double> score(keys, -std::numeric_limits<double>::infinity());
   double largest = -std::numeric_limits<double>::infinity();
   const std::uint8_t* shown = shown_keys_of(s);
@@ -55,6 +57,11 @@ Row attend(const AttentionShape& s, const Heads& q, const Heads& k, std::int64_t
     for (std::int64_t d = 0; d < s.head_dim; ++d)
       dot += q(b, i, h, d) * k(b, j, h / heads_per_key_head(s), d);
     score[static_cast<std::size_t>(j)] = dot * static_cast<double>(s.scale);
+    if (const auto cap = static_cast<double>(s.soft_cap); cap > 0) {
+      const double bent = std::tanh(score[static_cast<std::size_t>(j)] / cap);
+      score[static_cast<std::size_t>(j)] = cap * bent;
+      row.slope[static_cast<std::size_t>(j)] *= 1 - bent * bent;
+    }
     if (s.relative_bias.defined())
       score[static_cast<std::size_t>(j)] +=
           static_cast<double>(s.relative_bias.as<float>()[relative_row(s, h, i) + j]);
@@ -142,7 +149,7 @@ class ReferenceAttention final : public AttentionKernels {
             const double dscore = row.probability[at] * (dp[at] - dot);
             if (!sum_bias.empty())
               sum_bias[static_cast<std::size_t>(relative_row(s, h, i) + j)] += dscore;
-            const double ds = dscore * static_cast<double>(s.scale);
+            const double ds = dscore * row.slope[at];
             for (std::int64_t d = 0; d < dim; ++d) {
               sum_q[static_cast<std::size_t>(i * dim + d)] += ds * k(b, j, h / group, d);
               sum_k[static_cast<std::size_t>(j * dim + d)] += ds * q(b, i, h, d);

@@ -19,13 +19,21 @@ struct RowLoss {
   bool valid = false, correct = false;
 };
 
+double capped(double logit, double cap) { return cap > 0 ? cap * std::tanh(logit / cap) : logit; }
+// The derivative of a capped logit by the logit.
+double slope_of(double capped, double cap) {
+  return cap > 0 ? 1 - capped / cap * (capped / cap) : 1;
+}
+
 // Loss of one row. Replaces the logits by their gradients: softmax - smoothed one-hot, scaled.
-RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smoothing, double scale) {
+RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smoothing, double scale,
+                 double cap = 0) {
   if (target < 0) {
     std::fill(logits.begin(), logits.end(), 0.0);
     return {};
   }
   const auto at = static_cast<std::size_t>(target);
+  for (double& logit : logits) logit = capped(logit, cap);
   double largest = logits[0], sum = 0, total = 0;
   std::size_t best = 0;
   for (std::size_t j = 0; j < logits.size(); ++j) {
@@ -38,8 +46,9 @@ RowLoss row_loss(std::vector<double>& logits, std::int32_t target, double smooth
   // Skipped for 0, since `total` is -inf if a class is masked.
   if (smoothing > 0) loss += smoothing * (log_sum - total / n);
   for (std::size_t j = 0; j < logits.size(); ++j)
-    logits[j] =
-        scale * (std::exp(logits[j] - log_sum) - smoothing / n - (j == at ? 1 - smoothing : 0));
+    logits[j] = scale *
+                (std::exp(logits[j] - log_sum) - smoothing / n - (j == at ? 1 - smoothing : 0)) *
+                slope_of(logits[j], cap);
   return {loss, true, best == at};
 }
 
@@ -63,7 +72,8 @@ class ReferenceLoss final : public LossKernels {
         logits[static_cast<std::size_t>(j)] = dot;
       }
       const RowLoss row = row_loss(logits, target, static_cast<double>(args.label_smoothing),
-                                   static_cast<double>(whole_scale(args.loss_scale, args.state)));
+                                   static_cast<double>(whole_scale(args.loss_scale, args.state)),
+                                   static_cast<double>(args.soft_cap));
       total += row.loss;
       correct += row.correct ? 1 : 0;
       if (args.token_loss.defined()) store(args.token_loss, i, row.loss);
@@ -110,22 +120,23 @@ class ReferenceLoss final : public LossKernels {
     store(loss_sum, 0, total);
   }
 
-  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, View statistics,
-                        Stream) override {
-    check_shard_statistics(logits, targets, first_class, statistics);
+  void shard_statistics(View logits, ConstView targets, std::int64_t first_class, float soft_cap,
+                        View statistics, Stream) override {
+    check_shard_statistics(logits, targets, first_class, soft_cap, statistics);
+    const auto cap = static_cast<double>(soft_cap);
     const std::int64_t rows = targets.shape.count(), columns = logits.shape[1];
     for (std::int64_t i = 0; i < rows; ++i) {
       double largest = -INFINITY, sum = 0, total = 0, at_target = 0;
       for (std::int64_t j = 0; j < columns; ++j) {
-        const double logit = load(logits, i * columns + j);
+        const double logit = capped(load(logits, i * columns + j), cap);
         if (!(logit <= largest)) largest = logit;
         total += logit;
         if (targets.as<std::int32_t>()[i] == first_class + j) at_target = logit;
       }
       for (std::int64_t j = 0; j < columns; ++j) {
-        const double logit = load(logits, i * columns + j);
+        const double logit = capped(load(logits, i * columns + j), cap);
         const double value = logit == -INFINITY ? 0 : std::exp(logit - largest);
-        store(logits, i * columns + j, value);
+        store(logits, i * columns + j, cap > 0 ? logit : value);
         sum += value;
       }
       const double numbers[] = {largest, sum, at_target, total};
@@ -151,7 +162,8 @@ class ReferenceLoss final : public LossKernels {
     check_shard_cross_entropy(args);
     const std::int64_t ranks = args.statistics.shape[0], rows = args.targets.shape.count(),
                        columns = args.exponentials.shape[1];
-    const auto smoothing = static_cast<double>(args.label_smoothing);
+    const auto smoothing = static_cast<double>(args.label_smoothing),
+               cap = static_cast<double>(args.soft_cap);
     const auto scale = static_cast<double>(whole_scale(args.loss_scale, args.state)),
                n = static_cast<double>(args.classes);
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -171,10 +183,12 @@ class ReferenceLoss final : public LossKernels {
       if (smoothing > 0) loss += smoothing * (log_sum - total / n);
       store(args.token_loss, i, target < 0 ? 0 : loss);
       for (std::int64_t j = 0; args.dlogits.defined() && j < columns; ++j) {
-        const double softmax =
-            load(args.exponentials, i * columns + j) * std::exp(number(args.rank, 0) - log_sum);
+        const double kept = load(args.exponentials, i * columns + j),
+                     softmax = cap > 0 ? std::exp(kept - log_sum)
+                                       : kept * std::exp(number(args.rank, 0) - log_sum);
         const double wanted = smoothing / n + (target == args.first_class + j ? 1 - smoothing : 0);
-        store(args.dlogits, i * columns + j, target < 0 ? 0 : scale * (softmax - wanted));
+        store(args.dlogits, i * columns + j,
+              target < 0 ? 0 : scale * (softmax - wanted) * slope_of(kept, cap));
       }
     }
   }

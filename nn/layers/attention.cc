@@ -159,6 +159,7 @@ AttentionShape shape_of(const Projections& in, std::int64_t channels,
   shape.dtype = in.tensors[0].dtype();
   shape.causal = options.causal;
   shape.window = options.window;
+  shape.soft_cap = options.soft_cap;
   shape.head_offset = options.head_offset;
   shape.scale =
       options.scale != 0 ? options.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));

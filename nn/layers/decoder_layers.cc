@@ -124,6 +124,7 @@ AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, con
   options.causal = config.causal;
   options.window = config.window;
   options.scale = config.scale;
+  options.soft_cap = config.soft_cap;
   options.dropout = dropout.site();
   options.max_positions = config.max_positions;
   options.key_mask = input.key_mask;

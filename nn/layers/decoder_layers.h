@@ -72,6 +72,7 @@ struct GroupedSelfAttentionConfig {
   float norm_epsilon = 0;   // of norms of each head's queries and keys; 0: there are none
   float norm_offset = 0;    // RmsNorm's, of these norms
   float scale = 0;          // of scores; 0: 1 / sqrt(head_dim)
+  float soft_cap = 0;       // AttentionShape::soft_cap
   std::int64_t window = 0;  // AttentionShape::window
   std::shared_ptr<RotaryTable> rotary{};
 

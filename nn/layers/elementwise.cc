@@ -115,4 +115,10 @@ Value scaled(Context& context, const Value& x, float factor) {
   return context.tape->record(std::make_unique<ScaledFunction>(factor), {&x, 1}, {}, {y})[0];
 }
 
+Value soft_capped(Context& context, const Value& x, float cap) {
+  if (cap == 0) return x;
+  return scaled(context, activate(context, scaled(context, x, 1 / cap), kernels::Activation::tanh),
+                cap);
+}
+
 }  // namespace shoal::nn

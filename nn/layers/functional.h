@@ -91,8 +91,8 @@ struct AttentionOptions {  // options of attention()
   std::int64_t heads = 1;
   std::int64_t key_heads = 0;  // with three tensors: heads of keys and values; 0: heads
   bool causal = true;
-  std::int64_t window = 0;  // AttentionShape::window
-  float scale = 0;          // 0: 1 / sqrt(head size)
+  std::int64_t window = 0;        // AttentionShape::window
+  float scale = 0, soft_cap = 0;  // 0: 1 / sqrt(head size); AttentionShape::soft_cap
   DropoutSite dropout{};
   std::int64_t max_positions = 0;  // the model's maximum length, for dropout coordinates
   std::int64_t head_offset = 0;    // global index of local head 0
@@ -107,8 +107,8 @@ Value attention(Context& context, const Value& qkv, const AttentionOptions& opti
 Value attention(Context& context, const Value& queries, const Value& keys, const Value& values,
                 const AttentionOptions& options);
 
-// Cross-entropy of the head x·Wᵀ + bias; W [V, C], bias [V] or null. `targets` may be in host
-// memory or on the kernels' device.
+// Cross-entropy of the head cap(x·Wᵀ + bias); W [V, C], bias [V] or null; soft_cap: kernels/loss.h.
+// `targets` may be in host memory or on the kernels' device.
 //
 // While recording, forward also computes dx and dW slice by slice, so that the full logits never
 // exist. dW is added to weight.gradient immediately, which must be allocated; dropping the tape
@@ -126,7 +126,7 @@ struct LossOptions {  // options of the losses below
 };
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
                                 const Tensor& targets, const LossOptions& options,
-                                Parameter* bias = nullptr);
+                                Parameter* bias = nullptr, float soft_cap = 0);
 // The same for logits [.., V] and targets i32 [..], for heads with few classes.
 LossResult cross_entropy(Context& context, const Value& logits, const Tensor& targets,
                          const LossOptions& options);

@@ -54,6 +54,8 @@ Value gated_halves(Context& context, const Value& x, kernels::Activation activat
 // a · b, of equal shapes
 Value multiply(Context& context, const Value& a, const Value& b);
 Value scaled(Context& context, const Value& x, float factor);  // factor · x
+// cap · tanh(x / cap); x itself if cap is 0.
+Value soft_capped(Context& context, const Value& x, float cap);
 Value activate(Context& context, const Value& x, kernels::Activation activation);
 // dy · activation'(x); in place if dy has no other reference.
 Tensor activation_gradient(Context& context, kernels::Activation activation, const Tensor& x,

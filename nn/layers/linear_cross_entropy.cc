@@ -49,7 +49,8 @@ void begin_gradients(Context& context, Parameter& weight, Parameter* bias, Tenso
 }  // namespace
 
 LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter& weight,
-                                const Tensor& given, const LossOptions& options, Parameter* bias) {
+                                const Tensor& given, const LossOptions& options, Parameter* bias,
+                                float soft_cap) {
   SHOAL_CHECK(given.dtype() == DType::i32 && given.count() == hidden.tensor.shape().rows(),
               "{}: targets {} {} for hidden states {}", weight.name(), to_string(given.dtype()),
               to_string(given.shape()), to_string(hidden.tensor.shape()));
@@ -66,6 +67,7 @@ LossResult linear_cross_entropy(Context& context, const Value& hidden, Parameter
   args.weight = weight.value;
   if (bias) args.bias = bias->value;
   args.targets = targets;
+  args.soft_cap = soft_cap;
   args.label_smoothing = options.label_smoothing;
   args.loss_scale = options.loss_scale;
   args.state = options.state;

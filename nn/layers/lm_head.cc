@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "shoal/nn/layers/functional_internal.h"
+
 namespace shoal::nn {
 
 LmHead::LmHead(const LmHeadConfig& config) : config_(config), weight_(config.tied) {
@@ -24,14 +26,15 @@ LmHead::LmHead(std::int64_t vocabulary, std::int64_t channels, float std)
 
 LossOutput LmHead::forward(Context& context, const Value& hidden, const Tensor& targets,
                            const LossOptions& options) {
-  LossResult result =
-      linear_cross_entropy(context, hidden, *weight_, targets, options, bias_.get());
+  LossResult result = linear_cross_entropy(context, hidden, *weight_, targets, options, bias_.get(),
+                                           config_.soft_cap);
   return {std::move(result.loss), result.loss_sum, result.targets};
 }
 
 Tensor LmHead::logits(Context& context, const Tensor& hidden) {
-  return linear(context, Value{hidden}, *weight_, bias_.get(), {true, kernels::Activation::none})
-      .tensor;
+  const Value plain =
+      linear(context, Value{hidden}, *weight_, bias_.get(), {true, kernels::Activation::none});
+  return soft_capped(context, plain, config_.soft_cap).tensor;
 }
 
 }  // namespace shoal::nn

@@ -12,9 +12,11 @@ struct LmHeadConfig {
   bool bias = false;
   std::string weight = "weight";  // name of the weight if the head owns it
   std::string constant_bias{};    // name of a bias [1, V] that is not trained; empty: none
+  float soft_cap = 0;             // logits become soft_cap · tanh(logit / soft_cap); 0: they stay
 };
 
-// Language-model head: logits x·Wᵀ + bias. Shares its weight with the embedding or owns it.
+// Language-model head: logits x·Wᵀ + bias, perhaps capped. Shares its weight with the embedding or
+// owns it.
 class LmHead final : public HeadLoss {
  public:
   explicit LmHead(const LmHeadConfig& config);

@@ -24,8 +24,13 @@ constexpr std::int64_t kSliceBytes = std::int64_t{64} << 20;  // bytes of f32 lo
 class LossPass {
  public:
   LossPass(Context& context, const TensorParallel& group, Parameter& weight, Parameter* bias,
-           const nn::LossOptions& options)
-      : context_(context), group_(group), weight_(weight), bias_(bias), options_(options) {}
+           float soft_cap, const nn::LossOptions& options)
+      : context_(context),
+        group_(group),
+        weight_(weight),
+        bias_(bias),
+        soft_cap_(soft_cap),
+        options_(options) {}
 
   // x [.., C] and targets [..] cover the whole group. take() requires targets in host memory.
   void take(const Tensor& x, const Tensor& targets);
@@ -57,6 +62,7 @@ class LossPass {
   TensorParallel group_;
   Parameter& weight_;
   Parameter* bias_;  // null: none
+  float soft_cap_;   // LmHeadConfig::soft_cap
   nn::LossOptions options_;
   Shape whole_;                    // shape of the group's x
   Tensor x_, targets_;             // rows that have a target: [n, C], i32 [n]
@@ -127,7 +133,7 @@ LossPass::Slice LossPass::start(std::int64_t first, std::int64_t count, const Te
   context_.run("vocabulary_loss.statistics", {slice.logits, targets}, {slice.logits, mine, all},
                [&] {
                  context_.kernels().loss().shard_statistics(slice.logits.view(), targets,
-                                                            weight_.pieces()[0].whole[0],
+                                                            weight_.pieces()[0].whole[0], soft_cap_,
                                                             mine.view(), context_.stream);
                  work = group_.tp.all_gather(mine.const_view().data, all.view().data, mine.count(),
                                              DType::f32, context_.stream);
@@ -150,6 +156,7 @@ Tensor LossPass::finish(Slice& slice, const Tensor& dlogits) {
   args.targets = targets_.narrowed(0, slice.first, slice.count);
   args.first_class = weight_.pieces()[0].whole[0];
   args.classes = weight_.whole_shape()[0];
+  args.soft_cap = soft_cap_;
   args.label_smoothing = options_.label_smoothing;
   args.loss_scale = options_.loss_scale;
   args.state = options_.state;
@@ -313,7 +320,7 @@ void add_to_rows(Context& context, const Tensor& bias, const Tensor& y) {
 
 VocabularyParallelHead::VocabularyParallelHead(const TensorParallel& group,
                                                const nn::LmHeadConfig& config)
-    : group_(group), weight_(config.tied) {
+    : group_(group), weight_(config.tied), soft_cap_(config.soft_cap) {
   const std::int64_t vocabulary = weight_ ? weight_->whole_shape()[0] : config.vocabulary;
   const VocabularyRows own = vocabulary_rows(vocabulary, group.rank(), group.size());
   if (weight_) {
@@ -356,7 +363,7 @@ nn::LossOutput VocabularyParallelHead::forward(Context& context, const Value& hi
               to_string(targets.dtype()));
   Parameter* const parameters[] = {weight_.get(), bias_.get()};
   const bool records = context.records({&hidden, 1}, parameters);
-  LossPass pass(context, group_, *weight_, bias_.get(), options);
+  LossPass pass(context, group_, *weight_, bias_.get(), soft_cap_, options);
   // True if the host knows which rows have a target.
   const bool counts = !context.training() || known_on_host(context, targets).defined();
   {
@@ -419,10 +426,11 @@ Tensor VocabularyParallelHead::logits(Context& context, const Tensor& hidden) {
           ->block_stream(context.stream);
       context.kernels().elementwise().transpose(all, logits.view(), context.stream);
     });
+  const Tensor capped = nn::soft_capped(context, Value{logits}, soft_cap_).tensor;
   const Shape shape = x.shape().with(-1, vocabulary);
-  if (group_.split != ActivationSplit::batch) return logits.reshaped(shape);
+  if (group_.split != ActivationSplit::batch) return capped.reshaped(shape);
   const std::int64_t samples = hidden.shape()[0];
-  return logits.reshaped(shape).narrowed(0, group_.rank() * samples, samples);
+  return capped.reshaped(shape).narrowed(0, group_.rank() * samples, samples);
 }
 
 }  // namespace shoal::parallel

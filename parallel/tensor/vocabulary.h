@@ -69,6 +69,7 @@ class VocabularyParallelHead final : public nn::HeadLoss {
  private:
   TensorParallel group_;
   std::shared_ptr<nn::Parameter> weight_, bias_;
+  float soft_cap_;
   std::int64_t slice_rows_ = 0;
 };
 

@@ -46,6 +46,7 @@ struct Setting {
   std::vector<std::int32_t> sequences = {};
   std::int64_t window = 0;  // AttentionShape::window
   bool relative = false;    // with AttentionShape::relative_bias
+  float soft_cap = 0;       // AttentionShape::soft_cap
 };
 
 struct Result {
@@ -72,6 +73,7 @@ class Problem {
     shape_.dtype = s.dtype;
     shape_.causal = s.causal;
     shape_.window = s.window;
+    shape_.soft_cap = s.soft_cap;
     shape_.scale = s.scale.value_or(1 / std::sqrt(static_cast<float>(s.head_dim)));
     if (s.mask) {
       mask_ = Array({s.batch, s.keys}, DType::u8);
@@ -174,8 +176,9 @@ class AttentionTest : public ::testing::Test {
                  << " keys of " << s.head_dim << " " << to_string(s.dtype)
                  << (s.causal ? " causal" : "") << (s.mask ? " mask" : "")
                  << ::testing::PrintToString(s.lengths) << ::testing::PrintToString(s.sequences)
-                 << " window " << s.window << (s.relative ? " relative" : "") << " dropout "
-                 << s.dropout << " key heads " << s.key_heads);
+                 << " window " << s.window << " cap " << s.soft_cap
+                 << (s.relative ? " relative" : "") << " dropout " << s.dropout << " key heads "
+                 << s.key_heads);
     const Problem problem(s);
     const Result expected = problem.run(*make_reference_attention(), Device::cpu());
     if (on_cuda()) return compare(s, problem, make_test_kernels()->attention(), expected);

@@ -178,6 +178,57 @@ TEST_F(AttentionTest, InferenceKeepsNoSums) {
     }
 }
 
+// Caps far below the scores, near them and far above. The other options: a mask and dropout, a
+// cache, windows, lengths, sequences, shared key heads, heads of Gemma 2's size, and several blocks
+// of keys.
+TEST_F(AttentionTest, SoftCapsBoundTheScores) {
+  const auto check_all = [this](DType dtype, bool causal) {
+    const auto capped = [&](Setting s) {
+      s.dtype = dtype;
+      s.causal = causal;
+      if (!s.scale) s.scale = 1.0f;
+      if (s.soft_cap == 0) s.soft_cap = 0.7f;
+      check(s);
+    };
+    for (const auto& [cap, scale] : {std::pair{0.05f, 1.5f}, {1.0f, 1.5f}, {50.0f, 0.3f}})
+      capped({.queries = 37, .keys = 37, .scale = scale, .soft_cap = cap});
+    for (const float scale : {-0.4f, 0.0f}) capped({.queries = 37, .keys = 37, .scale = scale});
+    capped({.batch = 3, .queries = 130, .keys = 130, .head_dim = 7, .mask = true, .dropout = 0.3f});
+    for (const std::int64_t queries : {1, 3, 66})
+      capped({.queries = queries, .keys = 140, .window = 65});
+    capped({.queries = 40, .keys = 33});
+    capped({.batch = 3, .queries = 80, .keys = 80, .dropout = 0.2f, .lengths = {0, 31, 80}});
+    capped({.queries = 80, .keys = 80, .sequences = {0, 3, 80, 81, 160}, .window = 9});
+    capped({.heads = 6, .queries = 37, .keys = 37, .key_heads = 2});
+    capped({.batch = 1, .heads = 1, .queries = 70, .keys = 70, .head_dim = 256, .scale = 0.1f});
+    if (!has_little_time())
+      capped({.batch = 1, .heads = 2, .queries = 610, .keys = 610, .head_dim = 8, .dropout = 0.2f});
+  };
+  for (DType dtype : kDtypes)
+    for (bool causal : {false, true}) check_all(dtype, causal);
+  if (!on_cuda()) return;
+  with_variable("SHOAL_CUDA_ATTENTION", "products", [&] {
+    check_all(DType::f32, true);
+    check_all(DType::f16, false);
+  });
+}
+
+TEST_F(AttentionTest, RefusesSoftCapsThatAreNone) {
+  AttentionShape shape;
+  shape.batch = 1, shape.heads = 3, shape.query_length = shape.key_length = 20;
+  shape.head_dim = 4;
+  shape.soft_cap = 2;
+  check_attention(shape);
+  const Array bias({3, 39}, DType::f32);
+  shape.relative_bias = bias;
+  EXPECT_THROW(check_attention(shape), Error);
+  shape.relative_bias = {};
+  for (const float cap : {-1.0f, std::nanf(""), INFINITY}) {
+    shape.soft_cap = cap;
+    EXPECT_THROW(check_attention(shape), Error) << cap;
+  }
+}
+
 // With a negative scale the smallest score has the most weight. With 0 all visible keys have the
 // same weight.
 TEST_F(AttentionTest, SupportsZeroAndNegativeScales) {
@@ -253,13 +304,15 @@ TEST_F(AttentionTest, OtherInstructionSetsAgree) {
     for (DType dtype : kDtypes) {
       check({.queries = 37, .keys = 37, .head_dim = 20, .dtype = dtype, .mask = true});
       check({.queries = 70, .keys = 70, .head_dim = 9, .dtype = dtype, .dropout = 0.3f});
+      check(
+          {.queries = 70, .keys = 70, .head_dim = 9, .dtype = dtype, .scale = 1, .soft_cap = 0.5f});
     }
     hwy::SetSupportedTargetsForTest(0);
   }
 }
 
 // A query of NaN must not be treated as one without visible keys, although max of NaN depends on
-// the instruction set.
+// the instruction set. Even lengths have a soft cap.
 TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
   const std::int64_t dim = 8;
   for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
@@ -281,6 +334,7 @@ TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
         shape.head_dim = dim;
         shape.dtype = dtype;
         shape.causal = true;
+        shape.soft_cap = length % 2 == 0 ? 3.0f : 0.0f;
         kernels.attention(shape, {q.data(), 0, dim}, {k.data(), 0, dim}, {v.data(), 0, dim},
                           {out.data(), 0, dim}, log_sum_exp, {});
         EXPECT_TRUE(std::isnan(log_sum_exp.at(length - 1)));

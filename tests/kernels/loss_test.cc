@@ -25,6 +25,7 @@ struct Setting {
   float smoothing = 0, loss_scale = 1;
   float state_scale = 0, inverse_targets = 1;  // for a StepState; 0: without one
   int ignored_every = 0;                       // every n-th row has target -100; 1: all rows
+  float soft_cap = 0;
 };
 
 struct Result {
@@ -55,6 +56,7 @@ class LossTest : public ::testing::Test {
     args.weight = weight;
     args.bias = bias;
     args.targets = targets;
+    args.soft_cap = s.soft_cap;
     args.label_smoothing = s.smoothing;
     args.loss_scale = s.loss_scale;
     StepState state;
@@ -76,8 +78,8 @@ class LossTest : public ::testing::Test {
   void check(const Setting& s) {
     SCOPED_TRACE(::testing::Message()
                  << s.rows << " rows, " << s.columns << " columns, vocabulary " << s.vocabulary
-                 << " " << to_string(s.dtype) << (s.bias ? " bias" : "") << " smoothing "
-                 << s.smoothing << " ignored " << s.ignored_every);
+                 << " " << to_string(s.dtype) << (s.bias ? " bias" : "") << " cap " << s.soft_cap
+                 << " smoothing " << s.smoothing << " ignored " << s.ignored_every);
     LossKernels& tested = loss_ ? *loss_ : ours_->loss();
     const Result ours = run(tested, ours_->device(), s), again = run(tested, ours_->device(), s);
     compare(ours, again, run(reference_->loss(), Device::cpu(), s), s);
@@ -131,6 +133,33 @@ TEST_F(LossTest, LinearCrossEntropyAgreesWithTheReference) {
       }
 }
 
+// Caps below the logits and above them. The gradients are those of the logits before the cap.
+TEST_F(LossTest, SoftCapsBoundTheLogits) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const float cap : {0.5f, 3.0f, 200.0f})
+      for (std::int64_t vocabulary : {1, 17, 64, 130}) {
+        check({.rows = 31, .vocabulary = vocabulary, .dtype = dtype, .soft_cap = cap});
+        check({.rows = 33,
+               .columns = 31,
+               .vocabulary = vocabulary,
+               .dtype = dtype,
+               .bias = true,
+               .accumulate = true,
+               .smoothing = 0.1f,
+               .loss_scale = 8,
+               .ignored_every = 3,
+               .soft_cap = cap});
+        check({.vocabulary = vocabulary, .dtype = dtype, .backward = false, .soft_cap = cap});
+      }
+  LinearCrossEntropyArgs args;
+  const Array x({3, 4}, DType::f32), weight({5, 4}, DType::f32), loss({1}, DType::f32),
+      targets = Array::integers({3}, 0, 4, 1);
+  args.x = x, args.weight = weight, args.targets = targets, args.loss_sum = loss;
+  args.soft_cap = -1;
+  for (Kernels* kernels : {ours_.get(), reference_.get()})
+    EXPECT_THROW(kernels->loss().linear_cross_entropy(args, {}), Error);
+}
+
 // With equal logits the first counts as the largest. They are so far below 0 that padding an odd
 // vocabulary with logits of 0 would make the result infinite.
 TEST_F(LossTest, EqualLogitsFarBelowZeroStayFinite) {
@@ -172,7 +201,7 @@ struct Sharded {
 
 Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
                     const std::vector<std::int64_t>& cuts, DType gradient, float smoothing,
-                    float scale, const StepState* state = nullptr) {
+                    float scale, const StepState* state = nullptr, float cap = 0) {
   const At at(kernels);
   const std::int64_t rows = logits.shape()[0], classes = logits.shape()[1];
   const auto ranks = static_cast<std::int64_t>(cuts.size()) - 1;
@@ -186,7 +215,7 @@ Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
       for (std::int64_t j = 0; j < columns; ++j)
         shards[r].set(i * columns + j, logits.at(i * classes + first + j));
     out.statistics.emplace_back(Shape{rows, kShardStatistics}, DType::f32);
-    kernels.loss().shard_statistics(shards[r], targets, first, out.statistics[r], {});
+    kernels.loss().shard_statistics(shards[r], targets, first, cap, out.statistics[r], {});
     for (std::int64_t k = 0; k < rows * kShardStatistics; ++k)
       all.set(static_cast<std::int64_t>(r) * rows * kShardStatistics + k, out.statistics[r].at(k));
   }
@@ -200,6 +229,7 @@ Sharded run_sharded(Kernels& kernels, const Array& logits, const Array& targets,
     args.targets = targets;
     args.first_class = cuts[r];
     args.classes = classes;
+    args.soft_cap = cap;
     args.label_smoothing = smoothing;
     args.loss_scale = scale;
     args.state = state;
@@ -433,20 +463,29 @@ TEST_F(LossTest, VocabularyShardsCombineToTheWhole) {
                            {0, 31, 64, 1003}})
     for (const DType gradient : {DType::f32, DType::bf16, DType::f16})
       for (const std::int64_t rows : {0, 1, 33})
-        for (const float smoothing : {0.0f, 0.1f}) {
-          SCOPED_TRACE(::testing::Message() << rows << " rows of " << cuts.back() << " classes, "
-                                            << to_string(gradient) << " smoothing " << smoothing);
+        for (const auto& [smoothing, cap] : {std::pair{0.0f, 0.0f}, {0.1f, 0.0f}, {0.1f, 2.5f}}) {
+          SCOPED_TRACE(::testing::Message()
+                       << rows << " rows of " << cuts.back() << " classes, " << to_string(gradient)
+                       << " smoothing " << smoothing << " cap " << cap);
           const std::int64_t classes = cuts.back();
           const Array logits = Array::random({rows, classes}, DType::f32, 1, 3);
           const Array targets =
               Array::integers({rows}, -1, static_cast<std::int32_t>(classes) - 1, 2);
-          const Sharded ours = run_sharded(*ours_, logits, targets, cuts, gradient, smoothing, 2),
-                        plain =
-                            run_sharded(*reference_, logits, targets, cuts, gradient, smoothing, 2);
+          const auto sharded = [&](Kernels& kernels) {
+            return run_sharded(kernels, logits, targets, cuts, gradient, smoothing, 2, nullptr,
+                               cap);
+          };
+          const Sharded ours = sharded(*ours_), plain = sharded(*reference_);
+          Array capped = Array::random({rows, classes}, DType::f32, 1, 3);
+          const auto bent = [&, wide = static_cast<double>(cap)](std::int64_t i) {
+            return std::tanh(logits.at(i) / wide);
+          };
+          for (std::int64_t i = 0; cap > 0 && i < capped.count(); ++i)
+            capped.set(i, static_cast<double>(cap) * bent(i));
           Array loss({1}, DType::f32), whole({rows, classes}, DType::f32);
           {
             const At host(Device::cpu());
-            reference_->loss().cross_entropy({.logits = logits,
+            reference_->loss().cross_entropy({.logits = capped,
                                               .targets = targets,
                                               .label_smoothing = smoothing,
                                               .loss_scale = 2,
@@ -454,6 +493,8 @@ TEST_F(LossTest, VocabularyShardsCombineToTheWhole) {
                                               .dlogits = whole},
                                              {});
           }
+          for (std::int64_t i = 0; cap > 0 && i < whole.count(); ++i)
+            whole.set(i, whole.at(i) * (1 - bent(i) * bent(i)));
           double sum = 0, plain_sum = 0;
           for (std::int64_t i = 0; i < rows; ++i) {
             sum += ours.token_loss.at(i);

@@ -404,6 +404,7 @@ std::vector<OperationCase> decoder_layer_cases() {
       grouped_attention_case("NormedSelfAttentionLayer", {.norm_epsilon = 1e-5f, .window = 3}),
       grouped_attention_case("ScaledSelfAttentionLayer",
                              {.norm_epsilon = 1e-5f, .norm_offset = 1, .scale = 0.7f}),
+      grouped_attention_case("CappedSelfAttentionLayer", {.soft_cap = 2, .window = 3}),
       grouped_attention_case("PartlyRotarySelfAttentionLayer",
                              {.head_dim = 10, .fused = "query_key_value", .output = "dense"}),
       grouped_attention_case("TwoSidedSelfAttentionLayer", {.output_std = 0.01f,
@@ -495,10 +496,10 @@ std::vector<OperationCase> encoder_decoder_cases() {
                {rig.tensor({2, 3, 5}, 3, dtype)}, &call<FeedForward>);
          },
          2e-3, 2e-5, 2e-2});
-  all.push_back({"ConstantBiasHead", [](Rig& rig, DType dtype) {
+  all.push_back({"CappedHeadOfConstantBias", [](Rig& rig, DType dtype) {
                    const Tensor targets = rig.ids({4, -100, 10, 0}, {2, 2});
-                   auto head = std::make_shared<LmHead>(
-                       LmHeadConfig{.vocabulary = 11, .channels = 5, .constant_bias = "bias"});
+                   auto head = std::make_shared<LmHead>(LmHeadConfig{
+                       .vocabulary = 11, .channels = 5, .constant_bias = "bias", .soft_cap = 0.6f});
                    return of_layer<LmHead>(
                        rig, dtype, head, {rig.tensor({2, 2, 5}, 3, dtype)},
                        [targets](Context& context, LmHead& layer, const Values& in) -> Values {

@@ -44,7 +44,8 @@ class Holder final : public Module {
   nn::Slot<nn::Mlp> mlp;
 };
 
-// Llama's layers, with half as many key heads as heads, with Qwen3's norms and a window.
+// Llama's layers, with half as many key heads as heads, with Qwen3's norms, a window and a soft
+// cap.
 class DecoderHolder final : public Module {
  public:
   explicit DecoderHolder(float dropout, const std::string& fused = "", bool by_part = false)
@@ -63,6 +64,7 @@ class DecoderHolder final : public Module {
                       .fused = fused,
                       .by_part = by_part,
                       .norm_epsilon = 1e-5f,
+                      .soft_cap = 0.8f,
                       .window = 7,
                       .rotary = std::make_shared<nn::RotaryTable>(
                           nn::RotaryAngles{.frequencies = {1.0f, 0.2f, 0.05f}})})),

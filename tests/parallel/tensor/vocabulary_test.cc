@@ -109,17 +109,19 @@ struct HeadCase {
   float smoothing = 0.1f;
   bool tied = false;
   int forwards = 1;
+  float soft_cap = 0;
 };
 
 void compare_heads(const TensorParallel& group, const HeadCase& test) {
   SCOPED_TRACE(fmt::format("vocabulary {}, slices of {}, ignored every {}, {}", test.vocabulary,
                            test.slice_rows, test.ignored_every, to_string(test.dtype)));
   Rig rig;
-  nn::LmHead whole(test.vocabulary, kChannels, 1);
+  nn::LmHeadConfig config{
+      .vocabulary = test.vocabulary, .channels = kChannels, .std = 1, .soft_cap = test.soft_cap};
+  nn::LmHead whole(config);
   VocabularyParallelEmbedding embedding(group, test.vocabulary, kChannels, 1);
-  auto cut = test.tied
-                 ? std::make_unique<VocabularyParallelHead>(group, embedding.weight())
-                 : std::make_unique<VocabularyParallelHead>(group, test.vocabulary, kChannels, 1.f);
+  if (test.tied) config.tied = embedding.weight();
+  auto cut = std::make_unique<VocabularyParallelHead>(group, config);
   cut->set_slice_rows(test.slice_rows);
   EXPECT_EQ(cut->weight() == embedding.weight(), test.tied);
   give(rig, whole, *cut, test.dtype);
@@ -180,6 +182,8 @@ TEST_P(VocabularyParallel, HeadIsTheWholes) {
     compare_heads(group, {.vocabulary = 3, .slice_rows = 1, .ignored_every = 3});
     compare_heads(group, {.slice_rows = 1000, .ignored_every = 2, .forwards = 2});
     compare_heads(group, {.ignored_every = 1});
+    compare_heads(group, {.slice_rows = 5, .ignored_every = 3, .soft_cap = 0.9f});
+    compare_heads(group, {.vocabulary = 3, .smoothing = 0, .tied = true, .soft_cap = 4});
   });
 }
 
@@ -191,6 +195,7 @@ TEST(VocabularyParallelHead, InBf16) {
     on_group(layout, [](const TensorParallel& group) {
       compare_heads(group, {.slice_rows = 7, .dtype = DType::bf16});
       compare_heads(group, {.ignored_every = 2, .dtype = DType::bf16});
+      compare_heads(group, {.slice_rows = 7, .dtype = DType::bf16, .soft_cap = 2});
     });
 }
 
