@@ -46,10 +46,12 @@ double decoder_trunk_parameters(const nlohmann::json& config, std::string_view s
 CausalLm::CausalLm(const DecoderConfig& config)
     : base(*this, std::string(config.family().base), std::make_unique<DecoderTrunk>(config)),
       lm_head(*this, std::string(config.family().language_head),
-              config.tie_word_embeddings
-                  ? std::make_unique<LmHead>(base->embedding().weight())
-                  : std::make_unique<LmHead>(config.vocab_size, config.hidden_size,
-                                             base->initial_std())) {
+              std::make_unique<LmHead>(LmHeadConfig{
+                  .vocabulary = config.vocab_size,
+                  .channels = config.hidden_size,
+                  .std = base->initial_std(),
+                  .tied = config.tie_word_embeddings ? base->embedding().weight() : nullptr,
+                  .soft_cap = static_cast<float>(config.logit_soft_cap.value_or(0))})) {
   name_tree();
 }
 

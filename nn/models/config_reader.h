@@ -28,10 +28,6 @@ class ConfigReader : public JsonFields {
  public:
   using JsonFields::JsonFields;
 
-  void optional_number(std::string_view key, std::optional<double>& out) const {
-    double value = 0;
-    if (has(key)) number(key, value), out = value;
-  }
   // A list of strings or of numbers.
   template <typename Value>
   void list(std::string_view key, std::vector<Value>& out) const {

@@ -118,6 +118,12 @@ class JsonFields {
     if (has(key)) integer(key, value), out = value;
   }
   void number(std::string_view key, double& out) const { read(key, out); }
+  void optional_number(std::string_view key, std::optional<double>& out) const {
+    if (!json_.contains(key)) return;
+    out.reset();
+    double value = 0;
+    if (has(key)) number(key, value), out = value;
+  }
   void boolean(std::string_view key, bool& out) const { read(key, out); }
   void text(std::string_view key, std::string& out) const { read(key, out); }
 

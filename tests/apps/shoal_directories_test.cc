@@ -118,6 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"qwen3/tied", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
         Family{"gpt_neox/parallel", "GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"},
         Family{"gemma/tied", "GemmaForCausalLM", "GemmaForSequenceClassification"},
+        Family{"gemma2/windows", "Gemma2ForCausalLM", "Gemma2ForSequenceClassification"},
         Family{"gemma3_text/windows", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"},
         Family{"encoders/bert", "BertForMaskedLM", "BertForSequenceClassification"},
         Family{"encoders/roberta", "RobertaForMaskedLM", "RobertaForSequenceClassification"},

@@ -337,7 +337,8 @@ TEST_F(ShoalTasks, ALlamaClassifies) {
   EXPECT_NEAR(json_of(mine_ / "again" + "/eval_results.json")["eval_loss"].get<double>(),
               json_of(out() + "/eval_results.json")["eval_loss"].get<double>(), 1e-5);
   expect_refused(shoal(classify(tiny_llama(), {"--task", "masked-lm"})),
-                 "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text do causal-lm, "
+                 "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma2, gemma3_text do "
+                 "causal-lm, "
                  "text-classification, question-answering ");
 }
 
@@ -427,7 +428,7 @@ TEST_F(ShoalTasks, RefusesWhatDoesNotFit) {
                  "task_name is given, but the task is causal-lm");
   expect_refused(
       shoal({"train", "--model_type", "xlnet", "--train_file", *data_ / "train.txt"}),
-      "it takes one of gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text, "
+      "it takes one of gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma2, gemma3_text, "
       "bert, roberta, distilbert, albert, xlm-roberta, electra, modernbert, t5, bart, mbart");
   expect_refused(shoal({"train", "--model_type", "bert", "--tokenizer_name", vocabulary(),
                         "--train_file", *data_ / "train.txt"}),

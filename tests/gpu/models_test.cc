@@ -100,9 +100,11 @@ nlohmann::json decoder(const std::string& family = "llama") {
       {"num_labels", 3},          {"id2label", {{"0", "a"}, {"1", "b"}, {"2", "c"}}}};
   if (family == "gpt_neox") config.update({{"hidden_dropout", 0.1}, {"rotary_pct", 0.5}});
   if (family.starts_with("gemma")) config["head_dim"] = 6;
-  if (family == "gemma3_text")
-    config.update(
-        {{"sliding_window", 5}, {"sliding_window_pattern", 2}, {"query_pre_attn_scalar", 6}});
+  if (family == "gemma2" || family == "gemma3_text")
+    config.update({{"sliding_window", 5}, {"query_pre_attn_scalar", 6}});
+  if (family == "gemma2")
+    config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 3.0}});
+  if (family == "gemma3_text") config["sliding_window_pattern"] = 2;
   return config;
 }
 
@@ -301,7 +303,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuModels,
                                            "llama_classes_at_the_last", "xlm_roberta_masked_tokens",
                                            "electra_masked_tokens", "modernbert_masked_tokens",
                                            "modernbert_mean", "gpt_neox_next_token",
-                                           "gemma_next_token", "gemma3_text_next_token"),
+                                           "gemma_next_token", "gemma2_next_token",
+                                           "gemma3_text_next_token"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -32,7 +32,8 @@ TEST(DecoderConfigFile, ErrorsAreOneClearLine) {
   };
   EXPECT_THAT(with("model_type", "mamba"),
               HasSubstr("model_type \"mamba\", which is no causal language model that Shoal knows; "
-                        "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma3_text are"));
+                        "gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, gemma2, "
+                        "gemma3_text are"));
   EXPECT_THAT(with("hidden_act", "gelu"),
               HasSubstr("does not describe a Llama: hidden_act 'gelu' is not supported; silu is"));
   EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("4 is not a multiple of num_key"));
@@ -74,6 +75,13 @@ TEST(DecoderConfigFile, ErrorsOfOtherFamiliesAreOneClearLine) {
               HasSubstr("has final_logit_softcapping, which is not supported"));
   EXPECT_THAT(with("gemma3_text", "attn_logit_softcapping", 50.0),
               HasSubstr("has attn_logit_softcapping, which is not supported"));
+  EXPECT_THAT(with("gemma", "attn_logit_softcapping", 50.0), HasSubstr("is not supported"));
+  EXPECT_THAT(
+      with("gemma2", "attn_logit_softcapping", -50.0),
+      HasSubstr("attn_logit_softcapping -50 is not above 0; give a positive number, or null"));
+  EXPECT_THAT(with("gemma2", "final_logit_softcapping", 0),
+              HasSubstr("final_logit_softcapping 0 is not above 0"));
+  EXPECT_THAT(with("gemma2", "final_logit_softcapping", "30"), HasSubstr("a number is expected"));
   EXPECT_THAT(with("gemma3_text", "rope_parameters",
                    {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
               HasSubstr("scales the positions of sliding_attention, which is not supported"));
@@ -199,6 +207,7 @@ TEST(SlidingWindow, IsThatOfTheLayer) {
   EXPECT_THAT(windows(gemma), ElementsAre(4096, 0, 4096));
   gemma["layer_types"] = {"full_attention", "full_attention", "sliding_attention"};
   EXPECT_THAT(windows(gemma), ElementsAre(0, 0, 4096));
+  EXPECT_THAT(windows({{"model_type", "gemma2"}, {"sliding_window", 7}}), ElementsAre(7, 0, 7));
   qwen["num_hidden_layers"] = 2;
   EXPECT_THAT(refusal(qwen), HasSubstr("layer_types has 3 entries for 2 layers"));
   qwen["num_hidden_layers"] = 3;
@@ -210,6 +219,23 @@ TEST(SlidingWindow, IsThatOfTheLayer) {
   EXPECT_THAT(refusal(qwen), HasSubstr("where a list of strings is expected"));
   EXPECT_THAT(refusal({{"model_type", "mistral"}, {"sliding_window", 0}}),
               HasSubstr("sliding_window 0 is not above 0"));
+}
+
+TEST(SoftCaps, AreReadAndKept) {
+  const auto caps = [](const json& more) {
+    json config{{"model_type", "gemma2"}};
+    config.update(more);
+    const DecoderConfig read = DecoderConfig::from_json(config, "config.json");
+    const DecoderConfig again = DecoderConfig::from_json(read.to_json("float32"), "again");
+    EXPECT_EQ(again.attention_soft_cap, read.attention_soft_cap);
+    EXPECT_EQ(again.logit_soft_cap, read.logit_soft_cap);
+    return std::pair(read.attention_soft_cap.value_or(0), read.logit_soft_cap.value_or(0));
+  };
+  EXPECT_EQ(caps(json::object()), std::pair(50.0, 30.0));
+  EXPECT_EQ(caps({{"attn_logit_softcapping", 7}, {"final_logit_softcapping", 2.5}}),
+            std::pair(7.0, 2.5));
+  EXPECT_EQ(caps({{"attn_logit_softcapping", nullptr}}), std::pair(0.0, 30.0));
+  EXPECT_EQ(caps({{"final_logit_softcapping", nullptr}}), std::pair(50.0, 0.0));
 }
 
 // The fields that checkpoints on Hugging Face's Hub have, and their published sizes.
@@ -227,7 +253,7 @@ TEST(PublishedCheckpoints, HaveTheirNumberOfParameters) {
     for (const auto& [field, value] : one["config"].items())
       EXPECT_EQ(saved[field], value) << name << " " << field;
   }
-  EXPECT_EQ(decoders, 22);
+  EXPECT_EQ(decoders, 24);
 }
 
 }  // namespace

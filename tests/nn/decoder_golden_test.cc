@@ -143,8 +143,9 @@ TEST_P(DecoderGolden, DecodesAsItComputesWholeSequences) {
 TEST_P(DecoderGolden, GeneratesWhatTransformersDoes) {
   Golden golden(GetParam());
   const auto theirs = read_json_file(testing::golden_path("generated.json"));
-  EXPECT_EQ(generate(golden.room.context, golden.model, {5, 6, 7}, {.max_new_tokens = 12}),
-            theirs.at(GetParam()).get<std::vector<std::int32_t>>());
+  EXPECT_EQ(
+      generate(golden.room.context, golden.model, {5, 6, 7, 8, 9, 10, 11}, {.max_new_tokens = 12}),
+      theirs.at(GetParam()).get<std::vector<std::int32_t>>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DecoderGolden,
@@ -152,6 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DecoderGolden,
                                            "mistral/plain", "qwen2/tied", "qwen2/windows",
                                            "qwen3/tied", "qwen3/windows", "gpt_neox/parallel",
                                            "gpt_neox/sequential", "gemma/tied", "gemma/untied",
+                                           "gemma2/windows", "gemma2/untied",
                                            "gemma3_text/windows"),
                          [](const auto& test) {
                            std::string name = test.param;

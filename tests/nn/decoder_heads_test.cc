@@ -165,7 +165,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "qwen2_classes", "qwen2_numbers", "qwen2_tokens", "qwen2_answers",
                       "qwen3_classes", "qwen3_numbers", "qwen3_tokens", "qwen3_answers",
                       "gpt_neox_classes", "gpt_neox_numbers", "gpt_neox_tokens", "gpt_neox_answers",
-                      "gemma_classes", "gemma_numbers", "gemma_tokens", "gemma3_text_classes",
+                      "gemma_classes", "gemma_numbers", "gemma_tokens", "gemma2_classes",
+                      "gemma2_numbers", "gemma2_tokens", "gemma3_text_classes",
                       "gemma3_text_numbers"),
     [](const auto& test) { return std::string(test.param); });
 
@@ -208,7 +209,8 @@ INSTANTIATE_TEST_SUITE_P(Models, DecoderDirectories,
                          ::testing::Values("gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied",
                                            "mistral_tied", "qwen2_tied", "qwen3_tied",
                                            "qwen3_untied", "gpt_neox_tied", "gpt_neox_untied",
-                                           "gemma_tied", "gemma_untied", "gemma3_text_tied",
+                                           "gemma_tied", "gemma_untied", "gemma2_tied",
+                                           "gemma2_untied", "gemma3_text_tied",
                                            "gemma3_text_untied"),
                          [](const auto& test) { return std::string(test.param); });
 

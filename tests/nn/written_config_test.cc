@@ -54,7 +54,7 @@ TEST_P(SavedConfig, KeepsWhatItRead) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SavedConfig,
                          ::testing::Values("gpt2", "llama_4", "llama_5", "mistral", "qwen2",
-                                           "qwen3", "gpt_neox_4", "gpt_neox_5", "gemma",
+                                           "qwen3", "gpt_neox_4", "gpt_neox_5", "gemma", "gemma2",
                                            "gemma3_text", "bert", "roberta", "distilbert", "albert",
                                            "xlm_roberta", "electra", "modernbert_4",
                                            "modernbert_5"),

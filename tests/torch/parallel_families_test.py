@@ -9,6 +9,7 @@ import torch
 
 import ranks
 from shoal.torch.parallel import tensor
+from shoal.torch.parallel.tensor import families
 from split_models import MODES, Comparison, begin, compare, mark
 
 FULL = os.environ.get("SHOAL_TEST_FULL") == "1"
@@ -64,6 +65,9 @@ def _configurations():
             max_position_embeddings=32, use_parallel_residual=True)),
         "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**decoder, sliding_window=6)),
         "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig(**decoder | {"hidden_size": 24})),  # embeddings times 24^0.5
+        "gemma2": (hf.Gemma2ForCausalLM, hf.Gemma2Config(  # a window in the first layer; capped scores and logits
+            **decoder, sliding_window=6, query_pre_attn_scalar=4, attn_logit_softcapping=0.5,
+            final_logit_softcapping=2.0)),
         "gemma3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(
             **decoder, sliding_window=6, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=4)),
         "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**decoder)),
@@ -78,7 +82,7 @@ def hf_model(name, attention="sdpa", **changes):
     config.use_cache = False
     for key, value in changes.items():
         setattr(config, key, value)
-    config._attn_implementation = attention
+    config._attn_implementation = "eager" if name == "gemma2" else attention  # no soft caps in sdpa
     torch.manual_seed(3)
     model = cls(config).double()
     with torch.no_grad():  # so that biases and norms are not 0 and 1
@@ -264,6 +268,14 @@ def changed_in_place(rank, size):
 class Families(Comparison):
     def names(self):
         return list(_configurations())
+
+    def test_each_family_is_in_the_table(self):
+        for name in self.names():
+            with self.subTest(name=name):
+                model = hf_model(name)
+                family = families.family_of(model)
+                self.assertIsNotNone(family)  # else only single layers would be split
+                self.assertTrue(any(type(module).__name__ in family.blocks for module in model.modules()))
 
     def test_each_family_equals_one_process(self):
         self.check(2, [(name, mode, "sdpa") for name in self.names() for mode in MODES], hf_case)

@@ -44,13 +44,15 @@ FAMILIES = {  # prefix of classes, tokenizer, fields of the configuration
     "gpt_neox": ("GPTNeoX", "plain", dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2,
                                           num_attention_heads=3, max_position_embeddings=48)),
     "gemma": ("Gemma", "plain", dict(LLAMA)),
+    "gemma2": ("Gemma2", "plain", dict(LLAMA, sliding_window=8, attn_logit_softcapping=0.5, final_logit_softcapping=2.0)),
     "gemma3_text": ("Gemma3Text", "plain", dict(LLAMA, sliding_window=8, layer_types=["sliding_attention", "full_attention"])),
 }
 LANGUAGE_MODELS = {"gpt2": ("LMHeadModel", "causal-lm"),
                    **{family: ("ForCausalLM", "causal-lm") for family in (
-                       "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "gemma", "gemma3_text")}}
+                       "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "gemma", "gemma2", "gemma3_text")}}
 # Classes that transformers does not have or calls otherwise.
-ABSENT = {"gemma": ["question-answering"], "gemma3_text": ["question-answering", "token-classification"]}
+ABSENT = {"gemma": ["question-answering"], "gemma2": ["question-answering"],
+          "gemma3_text": ["question-answering", "token-classification"]}
 OTHER_NAMES = {"Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
 HEADS = {"text-classification": "ForSequenceClassification",
          "question-answering": "ForQuestionAnswering",

@@ -42,6 +42,7 @@ FAMILIES = {
                                  rope_parameters=dict(rope_type="default", rope_theta=100.0,
                                                       partial_rotary_factor=0.5))),
     "gemma": ("Gemma", LLAMA),
+    "gemma2": ("Gemma2", dict(LLAMA, sliding_window=20, query_pre_attn_scalar=10, attn_logit_softcapping=0.5)),
     "gemma3_text": ("Gemma3Text", dict(LLAMA, sliding_window=20, query_pre_attn_scalar=10)),
 }
 NAMES = dict(id2label={0: "calm", 1: "glad", 2: "sad"}, label2id={"calm": 0, "glad": 1, "sad": 2})
@@ -53,7 +54,7 @@ HEADS = {
 }
 LANGUAGE_MODELS = {family: prefix + ("LMHeadModel" if family == "gpt2" else "ForCausalLM")
                    for family, (prefix, _) in FAMILIES.items()} | {"gemma3_text": "Gemma3ForCausalLM"}
-ABSENT = ["gemma_answers", "gemma3_text_tokens", "gemma3_text_answers"]  # transformers has no such classes
+ABSENT = ["gemma_answers", "gemma2_answers", "gemma3_text_tokens", "gemma3_text_answers"]  # transformers has no such classes
 CASES = [case for family in FAMILIES for head in HEADS if (case := f"{family}_{head}") not in ABSENT]
 
 

@@ -32,7 +32,7 @@ TINY = dict(vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hid
 NEOX = dict(vocab_size=VOCABULARY, intermediate_size=20, num_hidden_layers=2, max_position_embeddings=32,
             bos_token_id=1, eos_token_id=2, attn_implementation="eager")
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt_neox": "GPTNeoX",
-           "gemma": "Gemma", "gemma3_text": "Gemma3Text"}
+           "gemma": "Gemma", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text"}
 LANGUAGE_MODELS = {"gemma3_text": "Gemma3ForCausalLM"}
 # transformers renames these parameters as it saves and loads directories.
 SAVED_NAMES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
@@ -81,6 +81,14 @@ CASES = {
     "gemma/untied": dict(TINY, num_hidden_layers=1, head_dim=4, attention_bias=True, tie_word_embeddings=False,
                          pad_token_id=None,
                          rope_parameters=dict(rope_type="linear", rope_theta=50.0, factor=2.0)),
+    # The first and the third layer have a window. The caps are near the scores and the logits.
+    "gemma2/windows": dict(TINY, num_hidden_layers=3, head_dim=6, pad_token_id=0, sliding_window=4,
+                           query_pre_attn_scalar=10, attn_logit_softcapping=0.5, final_logit_softcapping=1.5,
+                           rope_parameters=dict(rope_type="default", rope_theta=100.0)),
+    "gemma2/untied": dict(TINY, head_dim=4, attention_bias=True, tie_word_embeddings=False, pad_token_id=None,
+                          query_pre_attn_scalar=6, attn_logit_softcapping=1.0, final_logit_softcapping=None,
+                          layer_types=["full_attention", "full_attention"],
+                          rope_parameters=dict(rope_type="linear", rope_theta=50.0, factor=2.0)),
     # Two layers with a window and a small base, then one without.
     "gemma3_text/windows": dict(TINY, num_hidden_layers=3, head_dim=6, pad_token_id=0, sliding_window=4,
                                 query_pre_attn_scalar=10,
@@ -172,10 +180,10 @@ def make_rope(out):
 
 
 def generated(case):
-    """What the model continues [5, 6, 7] with, greedily, whatever its end-of-text."""
+    """What the model continues ids 5 to 11 with, greedily, whatever its end-of-text. All windows are shorter."""
     model = make_model(case).double()
     model.generation_config = transformers.GenerationConfig(max_new_tokens=12, do_sample=False, pad_token_id=0)
-    return model.generate(torch.tensor([[5, 6, 7]]))[0, 3:].tolist()
+    return model.generate(torch.arange(5, 12)[None])[0, 7:].tolist()
 
 
 def check(directory, case):

@@ -456,8 +456,8 @@ void declare_options(OptionSet& options, ModelArguments& arguments) {
                        "gpt2-large, gpt2-xl) says"})
       .string("model_type", &arguments.model_type,
               {.help = "type of a new model: gpt2, llama, mistral, qwen2, qwen3, gpt_neox, gemma, "
-                       "gemma3_text, bert, roberta, distilbert, albert, xlm-roberta, electra, "
-                       "modernbert, t5, bart, mbart"})
+                       "gemma2, gemma3_text, bert, roberta, distilbert, albert, xlm-roberta, "
+                       "electra, modernbert, t5, bart, mbart"})
       .string("config_overrides", &arguments.config_overrides,
               {.help = "changes to a new model's configuration: n_layer=6,n_embd=384,n_head=6 "
                        "(hidden_size=128, ... of a bert)"})

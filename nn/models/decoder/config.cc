@@ -37,6 +37,8 @@ void read_field(const ConfigReader& read, const ConfigField& field, DecoderConfi
           read.text(field.name, out);
         else if constexpr (std::same_as<Value, std::vector<std::string>>)
           read.list(field.name, out);
+        else if constexpr (std::same_as<Value, std::optional<double>>)
+          read.optional_number(field.name, out);
         else if (&out == &config.eos_token_id)  // Llama 3 has a list of them
           read.first_integer(field.name, out);
         else
@@ -50,7 +52,8 @@ nlohmann::json json_of(const ConfigField& field, const DecoderConfig& config) {
       [&](auto member) -> nlohmann::json {
         const auto& value = config.*member;
         using Value = std::remove_cvref_t<decltype(value)>;
-        if constexpr (std::same_as<Value, std::optional<std::int64_t>>)
+        if constexpr (std::same_as<Value, std::optional<std::int64_t>> ||
+                      std::same_as<Value, std::optional<double>>)
           return value ? nlohmann::json(*value) : nlohmann::json();
         else if constexpr (std::same_as<Value, std::int64_t>) {
           if (&value == &config.head_dim) return config.head_channels();
@@ -180,8 +183,9 @@ DecoderConfig DecoderConfig::from_json(const nlohmann::json& object, std::string
   read.refuse_true("use_bidirectional_attention");
   read.refuse_filled("quantization_config");
   read.refuse_filled("pruned_heads");
-  read.refuse_filled("attn_logit_softcapping");
-  read.refuse_filled("final_logit_softcapping");
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
+    if (std::ranges::find(family.fields, cap, &ConfigField::name) == family.fields.end())
+      read.refuse_filled(cap);
   try {
     config.check();
   } catch (const Error& error) {
@@ -260,6 +264,10 @@ void DecoderConfig::check() const {
        {&DecoderConfig::query_pre_attn_scalar, &DecoderConfig::sliding_window_pattern})
     SHOAL_CHECK(name_of(family, member).empty() || this->*member > 0, "{} {} is not above 0",
                 name_of(family, member), this->*member);
+  for (const auto member : {&DecoderConfig::attention_soft_cap, &DecoderConfig::logit_soft_cap})
+    SHOAL_CHECK((this->*member).value_or(1) > 0,
+                "{} {} is not above 0; give a positive number, or null for none",
+                name_of(family, member), (this->*member).value_or(0));
   if (!is_rotary(family)) return;
   SHOAL_CHECK(rope_local_theta > 0 || name_of(family, &DecoderConfig::rope_local_theta).empty(),
               "{} {} is not above 0", name_of(family, &DecoderConfig::rope_local_theta),

@@ -35,7 +35,9 @@ struct DecoderConfig {
   RopeScaling rope_scaling{};
   bool parallel_residual = false;  // attention and MLP of a block read the same residual stream
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
-  std::int64_t query_pre_attn_scalar = 0;        // > 0: scores are divided by its root
+  std::int64_t query_pre_attn_scalar = 0;  // > 0: scores are divided by its root
+  // Soft caps (kernels/attention.h, kernels/loss.h) of scores and of the language model's logits.
+  std::optional<double> attention_soft_cap{}, logit_soft_cap{};
   bool scale_attn_weights = true;                // scores / sqrt(head size)
   bool scale_attn_by_inverse_layer_idx = false;  // also / (layer + 1)
   // Sliding window: each query sees this many keys at most, its own included. It applies to the

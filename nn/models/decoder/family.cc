@@ -6,8 +6,8 @@ namespace shoal::nn {
 
 const std::vector<const DecoderFamily*>& decoder_families() {
   static const std::vector<const DecoderFamily*> all = {
-      &gpt2_family(),  &llama_family(),    &mistral_family(), &qwen2_family(),
-      &qwen3_family(), &gpt_neox_family(), &gemma_family(),   &gemma3_family()};
+      &gpt2_family(),     &llama_family(), &mistral_family(), &qwen2_family(), &qwen3_family(),
+      &gpt_neox_family(), &gemma_family(), &gemma2_family(),  &gemma3_family()};
   return all;
 }
 

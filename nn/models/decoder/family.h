@@ -19,7 +19,7 @@ struct ConfigField {
   std::string_view name;
   std::variant<std::int64_t DecoderConfig::*, double DecoderConfig::*, bool DecoderConfig::*,
                std::string DecoderConfig::*, std::optional<std::int64_t> DecoderConfig::*,
-               std::vector<std::string> DecoderConfig::*>
+               std::optional<double> DecoderConfig::*, std::vector<std::string> DecoderConfig::*>
       member;
 };
 // The fields that Llama and its relatives share.
@@ -95,6 +95,7 @@ const DecoderFamily& qwen2_family();
 const DecoderFamily& qwen3_family();
 const DecoderFamily& gpt_neox_family();
 const DecoderFamily& gemma_family();
+const DecoderFamily& gemma2_family();
 const DecoderFamily& gemma3_family();
 const std::vector<const DecoderFamily*>& decoder_families();
 // Null if there is no such family.

@@ -61,6 +61,7 @@ std::unique_ptr<AttentionLike> make_attention(const DecoderConfig& config,
       .scale = config.query_pre_attn_scalar > 0
                    ? 1 / std::sqrt(static_cast<float>(config.query_pre_attn_scalar))
                    : 0,
+      .soft_cap = static_cast<float>(config.attention_soft_cap.value_or(0)),
       .window = config.window(layer),
       .rotary = rotary});
 }

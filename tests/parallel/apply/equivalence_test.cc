@@ -1,8 +1,8 @@
-// Layouts of GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 3, T5 and BART compared with one rank:
-// losses of each step, and gradients. By default, layouts of small meshes run a few steps; any two
-// options occur together (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20 steps; any
-// three options occur together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or those whose
-// names contain its value.
+// Layouts of GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 2, Gemma 3, T5 and BART compared with one
+// rank: losses of each step, and gradients. By default, layouts of small meshes run a few steps;
+// any two options occur together (layouts.h). With SHOAL_TEST_FULL, layouts of all meshes run 20
+// steps; any three options occur together. SHOAL_TEST_LAYOUTS selects from all layouts: "all", or
+// those whose names contain its value.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -127,7 +127,7 @@ std::vector<Layout> rotary_layouts() {
       layout.task = task;
       all.push_back(layout);
     }
-  for (const Model model : {Model::gpt_neox, Model::gemma3})
+  for (const Model model : {Model::gpt_neox, Model::gemma2, Model::gemma3})
     for (Layout layout :
          {Layout{.tp = 4, .microbatches = 2, .prescaled = true},
           Layout{.pp = 2, .tp = 2, .microbatches = 4, .checkpoint_group = 1},

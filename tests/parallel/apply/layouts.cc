@@ -132,7 +132,8 @@ LayoutModel model_of(const Task& task) {
   if (is_encoder_decoder(task.model))
     return {kUnits, task.heads, tiny_encoder_decoder(task).encoder_inner};
   if (task.model == Model::gpt2) return {kUnits, task.heads, tiny(task).inner()};
-  if (task.model == Model::llama || task.model == Model::qwen3 || task.model == Model::gemma3) {
+  if (task.model == Model::llama || task.model == Model::qwen3 || task.model == Model::gemma2 ||
+      task.model == Model::gemma3) {
     const nn::DecoderConfig config = tiny_llama(task);
     return {kUnits, config.num_key_value_heads, config.intermediate_size};
   }

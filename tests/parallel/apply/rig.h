@@ -1,5 +1,5 @@
-// A tiny GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 3, T5 or BART, trained on any layout and on one
-// rank.
+// A tiny GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 2, Gemma 3, T5 or BART, trained on any layout
+// and on one rank.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ namespace shoal::parallel {
 
 constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 8;
 
-// bert: with a masked language model's head; qwen3, gemma3: with sliding windows in every second
-// layer; t5: with gated GELU and a tied head
-enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, gpt_neox, gemma3, t5, bart };
+// bert: with a masked language model's head; qwen3, gemma2, gemma3: with sliding windows in every
+// second layer; t5: with gated GELU and a tied head
+enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, gpt_neox, gemma2, gemma3, t5, bart };
 
 // A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
@@ -70,9 +70,10 @@ inline nn::DecoderConfig tiny_llama(const Task& task = {.model = Model::llama}) 
   return config;
 }
 
-// Gemma 3, with the sizes of tiny_llama().
-inline nn::DecoderConfig tiny_gemma3(const Task& task) {
-  nn::DecoderConfig config = nn::DecoderConfig::of("gemma3_text");
+// Gemma 2 or 3, with the sizes of tiny_llama().
+inline nn::DecoderConfig tiny_gemma(const Task& task) {
+  const bool caps = task.model == Model::gemma2;
+  nn::DecoderConfig config = nn::DecoderConfig::of(caps ? "gemma2" : "gemma3_text");
   const nn::DecoderConfig sizes = tiny_llama(task);
   config.vocab_size = sizes.vocab_size;
   config.max_position_embeddings = sizes.max_position_embeddings;
@@ -87,6 +88,7 @@ inline nn::DecoderConfig tiny_gemma3(const Task& task) {
   config.query_pre_attn_scalar = 5;
   config.sliding_window = 5;
   config.sliding_window_pattern = 2;
+  if (caps) config.attention_soft_cap = 1.5, config.logit_soft_cap = 2;
   return config;
 }
 
@@ -192,6 +194,7 @@ struct Layout {
     if (task.model == Model::llama) all += "_llama";
     if (task.model == Model::qwen3) all += "_qwen3";
     if (task.model == Model::gpt_neox) all += "_gpt_neox";
+    if (task.model == Model::gemma2) all += "_gemma2";
     if (task.model == Model::gemma3) all += "_gemma3";
     if (task.model == Model::t5) all += "_t5";
     if (task.model == Model::bart) all += "_bart";

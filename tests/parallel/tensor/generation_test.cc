@@ -23,6 +23,7 @@ std::unique_ptr<nn::CausalLm> decoder(const char* family) {
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
   config.initializer_range = 0.3;
+  if (config.logit_soft_cap) config.logit_soft_cap = 2, config.attention_soft_cap = 1;
   return std::make_unique<nn::CausalLm>(config);
 }
 
@@ -84,7 +85,7 @@ void expect_equal_texts(const Make& make) {
 }
 
 TEST(TensorParallelGeneration, OfDecodersIsOneRanks) {
-  for (const char* family : {"gpt2", "llama", "qwen3"})
+  for (const char* family : {"gpt2", "llama", "qwen3", "gemma2"})
     expect_equal_texts([&] { return decoder(family); });
 }
 

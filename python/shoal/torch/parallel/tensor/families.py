@@ -129,6 +129,7 @@ FAMILIES: dict[str, Family] = {
     "llama": _llama("Llama"),
     "mistral": _llama("Mistral"),
     "gemma": _llama("Gemma"),
+    "gemma2": _llama("Gemma2"),
     "gemma3": _llama("Gemma3"),
     "qwen2": _llama("Qwen2"),
     "qwen3": _llama("Qwen3"),
