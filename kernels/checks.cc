@@ -286,7 +286,7 @@ void ids(const char* operation, const ConstView& ids, std::int64_t vocabulary) {
 
 namespace {
 // What AdamWArgs have for every rule that reads them.
-void first_moment_rule(const char* operation, const AdamWArgs& args) {
+void updated(const char* operation, const AdamWArgs& args) {
   const std::int64_t count = args.master.shape.count();
   if (args.rounding) {
     SHOAL_CHECK(args.master.dtype == DType::bf16 && !args.parameter.defined(),
@@ -297,10 +297,13 @@ void first_moment_rule(const char* operation, const AdamWArgs& args) {
   } else {
     flat_f32(operation, "master", args.master, count);
   }
-  flat_f32(operation, "first_moment", args.first_moment, count);
   flat_f32(operation, "gradient", args.gradient, count);
   parameter_copy(operation, args.parameter, count);
   step_state(operation, args.state, args.gradient.device);
+}
+void first_moment_rule(const char* operation, const AdamWArgs& args) {
+  updated(operation, args);
+  flat_f32(operation, "first_moment", args.first_moment, args.master.shape.count());
 }
 }  // namespace
 
@@ -343,6 +346,30 @@ void lamb(const LambArgs& args) {
   SHOAL_CHECK(args.squares.shape.count() == 2 * count,
               "lamb: squares are {}, expected [{}, 2] for as many tensors",
               to_string(args.squares.shape), count);
+}
+
+void adafactor(const AdafactorArgs& args) {
+  alike("adafactor", args.tensors);
+  SHOAL_CHECK(args.places.size() == args.tensors.size(), "adafactor: {} tensors with {} places",
+              args.tensors.size(), args.places.size());
+  std::int64_t sums = 0;
+  for (std::size_t i = 0; i < args.tensors.size(); ++i) {
+    const AdamWArgs& one = args.tensors[i];
+    const MatrixPlace& place = args.places[i];
+    const std::int64_t count = one.master.shape.count();
+    updated("adafactor", one);
+    flat_f32("adafactor", "first_moment", one.first_moment,
+             place.is_matrix() ? place.all_rows() : count);
+    if (place.is_matrix())
+      flat_f32("adafactor", "second_moment", one.second_moment, place.all_columns());
+    SHOAL_CHECK(count <= place.count && (!place.is_matrix() || place.part_columns > 0),
+                "adafactor: {} elements of {}, in rows of {}", count, place.count,
+                place.part_columns);
+    sums += adafactor_room(place);
+  }
+  dtype("adafactor", "sums", args.sums, DType::f64);
+  SHOAL_CHECK(args.sums.shape.count() == sums, "adafactor: sums are {}, expected [{}]",
+              to_string(args.sums.shape), sums);
 }
 
 void sum_of_squares(const ConstView& x, const ConstView& out) {

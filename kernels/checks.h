@@ -48,6 +48,7 @@ void lion(std::span<const AdamWArgs> tensors);
 void alike(const char* operation, std::span<const AdamWArgs> tensors);
 void sgd(const SgdArgs& args);
 void lamb(const LambArgs& args);
+void adafactor(const AdafactorArgs& args);
 void sum_of_squares(const ConstView& x, const ConstView& out);
 void begin_update(const BeginUpdateArgs& args);
 

@@ -59,6 +59,34 @@ struct LambArgs {
   double max_trust_ratio = 10;
 };
 
+// Adafactor (Shazeer & Stern, 2018) as transformers' Adafactor with scale_parameter, relative_step
+// and warmup_init off and without beta1, for tensors that share what adamw_many() requires. With
+// g = gradient_scale * gradient, t = state->step, b = 1 - t^decay_rate and q = g*g + epsilon:
+//   a matrix: row = b*row + (1 - b)*(mean of q over the row), column likewise,
+//             u = g / sqrt(row / (mean of all row) * column);
+//   a vector: v = b*v + (1 - b)*q, u = g / sqrt(v);
+//   p *= 1 - lr*weight_decay; p -= lr / max(1, rms(u) / clip_threshold) * u.
+// Means, and rms(u) = sqrt(mean of u*u), are of the whole parameter. A tensor of more dimensions
+// consists of matrices in its last two. AdamWArgs have: for a matrix, first_moment
+// [place.all_rows()] and second_moment [place.all_columns()], of the whole parameter; for a vector,
+// first_moment [n] = v. Betas are not read. The update is split in three calls so that ranks with
+// parts of a tensor can add up sums in between.
+struct AdafactorArgs {
+  std::span<const AdamWArgs> tensors;
+  std::span<const MatrixPlace> places;  // of each tensor
+  // [adafactor_room(place), tensor by tensor] f64. First of a tensor: the sum of u*u. Then, of a
+  // matrix, the sums of g*g of all rows and of all columns, and room for the factors of u.
+  View sums;
+  double decay_rate = -0.8, clip_threshold = 1;
+};
+// The sums of a tensor, without and with that room.
+inline std::int64_t adafactor_added(const MatrixPlace& place) {
+  return 1 + place.all_rows() + place.all_columns();
+}
+inline std::int64_t adafactor_room(const MatrixPlace& place) {
+  return adafactor_added(place) + adafactor_added(place) / 2;  // factors are f32
+}
+
 // Starts an update on the device, with unscale = state->unscale / state->loss_scale and
 // norm = sqrt(sum_of_squares) * unscale. A norm that is not finite sets state->skip. Otherwise
 // skip = 0, ++state->step, and as in torch's clip_grad_norm_
@@ -93,6 +121,13 @@ class OptimizerKernels {
   // Reads `squares`, recomputes r from the moments (same bits; r is never stored) and updates. Does
   // not read gradients.
   virtual void lamb_apply(const LambArgs& args, Stream stream) = 0;
+
+  // Writes the sums of g*g of this part's rows and columns, 0 in rows and columns of other parts.
+  virtual void adafactor_sums(const AdafactorArgs& args, Stream stream) = 0;
+  // Reads these sums, advances the states and writes the sum of u*u of this part.
+  virtual void adafactor_moments(const AdafactorArgs& args, Stream stream) = 0;
+  // Reads that sum and updates. `sums` must be untouched since adafactor_moments(), except for it.
+  virtual void adafactor_apply(const AdafactorArgs& args, Stream stream) = 0;
 
   // out[0] (f64) (+)= sum of squares of x (f32, bf16, f16), summed in f64. The order is fixed: the
   // result does not depend on the number of threads.

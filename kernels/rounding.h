@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "shoal/kernels/element_place.h"
 #include "shoal/kernels/random.h"
 
 #ifdef __CUDACC__
@@ -33,28 +34,10 @@ SHOAL_ROUNDS std::uint32_t rounded_stochastically(std::uint32_t x, std::uint32_t
 // Selects the rounding bits of a tensor's elements (random.h). The key comes from the seed. The
 // counter comes from the update's number, the parameter and the element's index in the *whole*
 // parameter. Shards, tensor-parallel parts and replicas therefore round as one rank does.
-struct RoundingPlace {
+struct RoundingPlace : ElementPlace {
   std::uint64_t seed = 0;
   std::uint32_t parameter = 0;  // hash of its name
-  // Element i here is element first + i of this rank's part of the parameter, row-major.
-  std::int64_t first = 0;
-  // Position of this part in the whole parameter: rows of `row` elements, `row_step` apart, consist
-  // of runs of `run` elements, `run_step` apart, starting at `base`. run 0: one contiguous range.
-  std::int64_t base = 0, row = 0, row_step = 0, run = 0, run_step = 0;
 
-  SHOAL_ROUNDS std::uint64_t element(std::int64_t i) const {
-    const std::int64_t at = first + i;
-    if (run == 0) return static_cast<std::uint64_t>(base + at);
-    const std::int64_t within = at % row;
-    return static_cast<std::uint64_t>(base + at / row * row_step + within / run * run_step +
-                                      within % run);
-  }
-  // Number of elements from i on that are also contiguous in the whole parameter; at most `count`.
-  SHOAL_ROUNDS std::int64_t consecutive(std::int64_t i, std::int64_t count) const {
-    if (run == 0) return count;
-    const std::int64_t left = run - (first + i) % row % run;
-    return left < count ? left : count;
-  }
   // The key differs from those of dropout and initialisation.
   SHOAL_ROUNDS RandomSite site(const StepState* state) const {
     return {.seed = seed ^ 0x5bf03635f0a31e2dull, .state = state, .site = parameter};

@@ -244,7 +244,8 @@ std::tuple<double, double, double> state_memory(std::int64_t elements, std::int6
                                                                .persistent = persistent,
                                                                .dtype = parse_dtype(dtype),
                                                                .level = level,
-                                                               .shards = shards});
+                                                               .shards = shards,
+                                                               .states = 2 * elements});
   return {memory.parameters, memory.gradients, memory.optimizer};
 }
 

@@ -223,6 +223,23 @@ void add_optimizers(Bench& bench) {
     k.lamb_moments(lamb, {});
     k.lamb_apply(lamb, {});
   });
+  const MatrixPlace place{.count = shape.count(),
+                          .rows = kVocabulary,
+                          .columns = kWidth,
+                          .part_rows = kVocabulary,
+                          .part_columns = kWidth};
+  const View sums = bench.tensor(Shape{adafactor_room(place)}, DType::f64);
+  AdamWArgs factored = adamw;
+  factored.first_moment = bench.tensor(Shape{kVocabulary}, DType::f32);
+  factored.second_moment = bench.tensor(Shape{kWidth}, DType::f32);
+  factored.epsilon = 1e-30;
+  // The gradient is read three times, the master read and written.
+  bench.add_row(row_of("adafactor", DType::f32, shape, 5), Bound::copy, [=, &k] {
+    const AdafactorArgs args{{&factored, 1}, {&place, 1}, sums};
+    k.adafactor_sums(args, {});
+    k.adafactor_moments(args, {});
+    k.adafactor_apply(args, {});
+  });
   SgdArgs sgd;
   sgd.master = adamw.master;
   sgd.gradient = adamw.gradient;

@@ -79,7 +79,7 @@ Numbers numbers_of(Training& training) {
     return static_cast<double>(memory.usage(tag).current);
   };
   const parallel::StateMemory state =
-      parallel::state_memory(parallel::state_request(training.model()));
+      parallel::state_memory(parallel::state_request(training.model(), *nn::adamw()));
   const parallel::MeshPlace& place = training.model().mesh().place();
   Numbers numbers{};
   numbers[kPp] = place.pp;

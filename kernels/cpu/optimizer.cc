@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "shoal/kernels/checks.h"
+#include "shoal/kernels/cpu/adafactor.h"
 #include "shoal/kernels/cpu/families.h"
 #include "shoal/kernels/cpu/optimizer_ranges.h"
 #include "shoal/kernels/cpu/scratch.h"
@@ -44,7 +45,9 @@ constexpr std::int64_t kBlock = 8192;   // elements of one partial sum, for any 
 class CpuOptimizer final : public OptimizerKernels {
  public:
   explicit CpuOptimizer(const CpuResources& resources)
-      : threads_(resources.threads), scratch_(*resources.memory) {}
+      : threads_(resources.threads),
+        scratch_(*resources.memory),
+        adafactor_(resources.threads, *resources.memory) {}
 
   void adamw(const AdamWArgs& args, Stream) override {
     check::adamw("adamw", args);
@@ -106,6 +109,19 @@ class CpuOptimizer final : public OptimizerKernels {
     }
   }
 
+  void adafactor_sums(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    adafactor_.sums(args);
+  }
+  void adafactor_moments(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    adafactor_.moments(args);
+  }
+  void adafactor_apply(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    adafactor_.apply(args);
+  }
+
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
     check::sum_of_squares(x, out);
     const double sum = squares_of(x);
@@ -155,6 +171,7 @@ class CpuOptimizer final : public OptimizerKernels {
 
   int threads_;
   Scratch scratch_;
+  CpuAdafactor adafactor_;
 };
 
 }  // namespace

@@ -25,6 +25,13 @@ struct SgdFactors {
   explicit SgdFactors(const SgdArgs& args);
 };
 
+struct AdafactorFactors {
+  double kept;  // 1 - t^decay_rate
+  float gradient_scale, decay, epsilon;
+
+  AdafactorFactors(const AdamWArgs& args, double decay_rate);
+};
+
 void adamw_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
                  std::int64_t count);
 void lion_range(const AdamWArgs& args, const AdamWFactors& factors, std::int64_t first,
@@ -37,6 +44,17 @@ void lamb_moments_range(const AdamWArgs& args, const AdamWFactors& factors, std:
 // master -= rate * r; also refreshes the parameter's copy.
 void lamb_apply_range(const AdamWArgs& args, const AdamWFactors& factors, float rate,
                       std::int64_t first, std::int64_t count);
+
+// Adds the squares of g to `columns` [count]. Returns their sum.
+double factored_sums_range(const AdamWArgs& args, std::int64_t first, std::int64_t count,
+                           double* columns);
+// Adafactor's u is g times `row` times columns [count], or g / sqrt(v) if `columns` is null.
+// Returns the sum of u*u. Advances v first.
+double adafactor_moments_range(const AdamWArgs& args, const AdafactorFactors& factors, float row,
+                               const float* columns, std::int64_t first, std::int64_t count);
+// master *= decay; master -= rate * u.
+void adafactor_apply_range(const AdamWArgs& args, const AdafactorFactors& factors, float rate,
+                           float row, const float* columns, std::int64_t first, std::int64_t count);
 
 double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count);
 bool non_finite_range(const ConstView& x, std::int64_t first, std::int64_t count);

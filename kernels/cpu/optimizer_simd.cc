@@ -362,6 +362,118 @@ HWY_INLINE double sum_of_squares_f32(const float* x, std::int64_t count) {
   return sum;
 }
 
+double FactoredSums(const AdamWArgs& args, std::int64_t first, std::int64_t count,
+                    double* columns) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const float scale = args.state->gradient_scale;
+  const float* const gradient = static_cast<const float*>(args.gradient.data) + first;
+  auto sums = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto g = hn::PromoteTo(d, hn::Mul(hn::LoadU(df, gradient + i), hn::Set(df, scale)));
+    const auto square = hn::Mul(g, g);
+    hn::StoreU(hn::Add(hn::LoadU(d, columns + i), square), d, columns + i);
+    sums = hn::Add(sums, square);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  for (; i < count; ++i) {
+    const double g = gradient[i] * scale;
+    columns[i] += g * g;
+    sum += g * g;
+  }
+  return sum;
+}
+
+// Adafactor's u.
+struct AdafactorDirection {
+  const float *gradient, *moment;
+  const float* columns;  // from element `begin` on; null: a vector
+  std::int64_t begin;
+  FloatVec scale, row;
+
+  HWY_INLINE AdafactorDirection(const AdamWArgs& args, const AdafactorFactors& f, float row_factor,
+                                const float* column_factors, std::int64_t first)
+      : gradient(static_cast<const float*>(args.gradient.data)),
+        moment(static_cast<const float*>(args.first_moment.data)),
+        columns(column_factors),
+        begin(first),
+        scale(constant(f.gradient_scale)),
+        row(constant(row_factor)) {}
+
+  template <bool whole>
+  HWY_INLINE FloatVec get(std::int64_t i, std::int64_t some) const {
+    const FloatVec g = hn::Mul(read<whole>(gradient + i, some), scale);
+    if (columns != nullptr)
+      return hn::Mul(hn::Mul(row, read<whole>(columns + (i - begin), some)), g);
+    return hn::Div(g, hn::Sqrt(read<whole>(moment + i, some)));
+  }
+};
+
+// A step of a vector's second moment; writes u to `wide`, from element `begin` on.
+struct AdafactorMomentsStep {
+  AdafactorDirection u;
+  float *v, *wide;
+  std::int64_t begin;
+  FloatVec kept, added, epsilon;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    if (u.columns == nullptr) {
+      const FloatVec g = hn::Mul(read<whole>(u.gradient + i, some), u.scale);
+      const FloatVec q = hn::MulAdd(g, g, epsilon);
+      write<whole>(hn::MulAdd(added, q, hn::Mul(kept, read<whole>(v + i, some))), v + i, some);
+    }
+    write<whole>(u.template get<whole>(i, some), wide + (i - begin), some);
+  }
+};
+
+double AdafactorMoments(const AdamWArgs& args, const AdafactorFactors& f, float row,
+                        const float* columns, std::int64_t first, std::int64_t count) {
+  constexpr std::int64_t kChunk = 1024;
+  HWY_ALIGN float wide[kChunk];
+  double sum = 0;
+  for (std::int64_t from = first; from < first + count; from += kChunk) {
+    const std::int64_t some = std::min(kChunk, first + count - from);
+    const AdafactorMomentsStep step{AdafactorDirection(args, f, row, columns, first),
+                                    static_cast<float*>(args.first_moment.data),
+                                    wide,
+                                    from,
+                                    constant(static_cast<float>(f.kept)),
+                                    constant(static_cast<float>(1 - f.kept)),
+                                    constant(f.epsilon)};
+    steps(from, some, step);
+    sum += sum_of_squares_f32(wide, some);
+  }
+  return sum;
+}
+
+template <class P>
+struct AdafactorApplyStep {
+  P parameter;
+  AdafactorDirection u;
+  FloatVec rate, decay;
+
+  template <bool whole>
+  HWY_INLINE void operator()(std::int64_t i, std::int64_t some) const {
+    const FloatVec direction = u.template get<whole>(i, some);
+    const FloatVec p = hn::Mul(parameter.template get<whole>(i, some), decay);
+    parameter.template put<whole>(hn::NegMulAdd(rate, direction, p), i, some);
+  }
+};
+
+void AdafactorApply(const AdamWArgs& args, const AdafactorFactors& f, float rate, float row,
+                    const float* columns, std::int64_t first, std::int64_t count) {
+  over_parameters(args, first, count,
+                  [&](const auto& parameter, std::int64_t from, std::int64_t some) HWY_ATTR {
+                    const AdafactorApplyStep<std::remove_cvref_t<decltype(parameter)>> step{
+                        parameter, AdafactorDirection(args, f, row, columns, first), constant(rate),
+                        constant(f.decay)};
+                    steps(from, some, step);
+                  });
+}
+
 double SumOfSquares(const ConstView& x, std::int64_t first, std::int64_t count) {
   double sum = 0;
   with_float(x.dtype, [&](auto type) HWY_ATTR {
@@ -406,6 +518,9 @@ HWY_EXPORT(Lion);
 HWY_EXPORT(Sgd);
 HWY_EXPORT(LambMoments);
 HWY_EXPORT(LambApply);
+HWY_EXPORT(FactoredSums);
+HWY_EXPORT(AdafactorMoments);
+HWY_EXPORT(AdafactorApply);
 HWY_EXPORT(SumOfSquares);
 HWY_EXPORT(NonFinite);
 
@@ -428,6 +543,19 @@ void lamb_moments_range(const AdamWArgs& args, const AdamWFactors& factors, std:
 void lamb_apply_range(const AdamWArgs& args, const AdamWFactors& factors, float rate,
                       std::int64_t first, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(LambApply)(args, factors, rate, first, count);
+}
+double factored_sums_range(const AdamWArgs& args, std::int64_t first, std::int64_t count,
+                           double* columns) {
+  return HWY_DYNAMIC_DISPATCH(FactoredSums)(args, first, count, columns);
+}
+double adafactor_moments_range(const AdamWArgs& args, const AdafactorFactors& factors, float row,
+                               const float* columns, std::int64_t first, std::int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(AdafactorMoments)(args, factors, row, columns, first, count);
+}
+void adafactor_apply_range(const AdamWArgs& args, const AdafactorFactors& factors, float rate,
+                           float row, const float* columns, std::int64_t first,
+                           std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(AdafactorApply)(args, factors, rate, row, columns, first, count);
 }
 double sum_of_squares_range(const ConstView& x, std::int64_t first, std::int64_t count) {
   return HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, first, count);

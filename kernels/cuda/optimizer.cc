@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shoal/kernels/checks.h"
+#include "shoal/kernels/cuda/adafactor.cuh"
 #include "shoal/kernels/cuda/families.h"
 #include "shoal/kernels/cuda/optimizer.cuh"
 #include "shoal/runtime/base/error.h"
@@ -43,6 +44,22 @@ void fill(RoundedTensor& tensor, const AdamWArgs& args) {
   tensor.copy = DType::bf16;
   tensor.place = *args.rounding;
 }
+
+void fill(FactoredTensor& tensor, const AdamWArgs& args, const MatrixPlace& place, double* sums) {
+  if (args.rounding)
+    fill(static_cast<RoundedTensor&>(tensor), args);
+  else
+    fill(static_cast<AdamWTensor&>(tensor), args);
+  static_cast<ElementPlace&>(tensor.place) = place.place;
+  tensor.elements = place.count;
+  tensor.rows = place.rows;
+  tensor.columns = place.columns;
+  tensor.part_rows = place.part_rows;
+  tensor.part_columns = place.part_columns;
+  tensor.sums = sums;
+}
+
+std::int64_t element_chunks(const FactoredTensor& x) { return chunks_of(x.count, kAdafactorChunk); }
 
 SquaresTensor tensor_of(const ConstView& x) {
   return {x.data, x.shape.count(), 0, x.dtype, suits_fours(x)};
@@ -135,6 +152,61 @@ class CudaOptimizer final : public OptimizerKernels {
     });
   }
 
+  void adafactor_sums(const AdafactorArgs& args, Stream stream) override {
+    check::adafactor(args);
+    const cudaStream_t native = resources_.begin(stream);
+    if (args.sums.shape.count() > 0)
+      check_cuda(cudaMemsetAsync(args.sums.data, 0,
+                                 static_cast<std::size_t>(args.sums.shape.count()) * sizeof(double),
+                                 native),
+                 "adafactor");
+    by_table(args, [&](FactoredTable& table) {
+      count_chunks(table, [](const FactoredTensor& x) {
+        return chunks_of(x.touched_rows(), kFactoredRows);
+      });
+      if (table.chunks == 0) return;
+      check_cuda(launch_factored_rows(table, resources_.multiprocessors(), native), "adafactor");
+      count_chunks(table, [](const FactoredTensor& x) {
+        return x.touched_matrices() * x.column_tiles() * x.row_blocks();
+      });
+      const Buffer room =
+          resources_.scratch(table.chunks * std::size_t{kColumnTile} * sizeof(double), stream);
+      auto* const partial = static_cast<double*>(room.data());
+      check_cuda(launch_factored_columns(table, partial, resources_.multiprocessors(), native),
+                 "adafactor");
+      check_cuda(launch_factored_columns_total(table, partial, native), "adafactor");
+    });
+  }
+
+  void adafactor_moments(const AdafactorArgs& args, Stream stream) override {
+    check::adafactor(args);
+    const cudaStream_t native = resources_.begin(stream);
+    by_table(args, [&](FactoredTable& table) {
+      count_chunks(table, element_chunks);
+      check_cuda(launch_factored_moments(table, args.decay_rate, native), "adafactor");
+      const Buffer room =
+          resources_.scratch(std::max<std::size_t>(table.chunks, 1) * sizeof(double), stream);
+      auto* const partial = static_cast<double*>(room.data());
+      if (table.chunks > 0)
+        check_cuda(launch_adafactor_squares(table, args.decay_rate, partial,
+                                            resources_.multiprocessors(), native),
+                   "adafactor");
+      check_cuda(launch_adafactor_squares_total(table, partial, native), "adafactor");
+    });
+  }
+
+  void adafactor_apply(const AdafactorArgs& args, Stream stream) override {
+    check::adafactor(args);
+    const cudaStream_t native = resources_.begin(stream);
+    by_table(args, [&](FactoredTable& table) {
+      count_chunks(table, element_chunks);
+      if (table.chunks == 0) return;
+      check_cuda(
+          launch_adafactor_apply(table, args.clip_threshold, resources_.multiprocessors(), native),
+          "adafactor");
+    });
+  }
+
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream stream) override {
     check::sum_of_squares(x, out);
     squares_of({&x, 1}, static_cast<double*>(out.data), accumulate, stream);
@@ -184,6 +256,29 @@ class CudaOptimizer final : public OptimizerKernels {
       else
         use(filled(many, some, chunk), first);
       first += some.size();
+    }
+  }
+
+  // Calls use(table) for tables of all of `args`, without chunks.
+  template <class Use>
+  void by_table(const AdafactorArgs& args, const Use& use) {
+    auto* sums = args.sums.as<double>();
+    for (std::size_t i = 0; i < args.tensors.size();) {
+      FactoredTable& table = *factored_;
+      table.settings = settings_of(args.tensors[i]);
+      for (table.tensors = 0; table.tensors < kManyFactored && i < args.tensors.size(); ++i) {
+        fill(table.tensor[table.tensors++], args.tensors[i], args.places[i], sums);
+        sums += adafactor_room(args.places[i]);
+      }
+      use(table);
+    }
+  }
+  template <class Count>
+  static void count_chunks(FactoredTable& table, const Count& count) {
+    table.chunks = 0;
+    for (std::uint32_t t = 0; t < table.tensors; ++t) {
+      table.tensor[t].first_chunk = table.chunks;
+      table.chunks += static_cast<std::uint32_t>(count(table.tensor[t]));
     }
   }
 
@@ -241,6 +336,7 @@ class CudaOptimizer final : public OptimizerKernels {
   std::unique_ptr<ManyTensors> many_ = std::make_unique<ManyTensors>();
   std::unique_ptr<FewRounded> few_rounded_ = std::make_unique<FewRounded>();
   std::unique_ptr<ManyRounded> many_rounded_ = std::make_unique<ManyRounded>();
+  std::unique_ptr<FactoredTable> factored_ = std::make_unique<FactoredTable>();
   std::unique_ptr<SquaresTable<kFewSquares>> few_squares_ =
       std::make_unique<SquaresTable<kFewSquares>>();
   std::unique_ptr<SquaresTable<kManySquares>> many_squares_ =

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "shoal/kernels/checks.h"
 #include "shoal/kernels/reference/access.h"
@@ -90,6 +92,58 @@ class ReferenceOptimizer final : public OptimizerKernels {
     }
   }
 
+  void adafactor_sums(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    for_adafactor(args, [](const AdamWArgs& x, const MatrixPlace& place, double* sums) {
+      std::fill_n(sums, adafactor_room(place), 0.0);
+      if (!place.is_matrix()) return;
+      for (std::int64_t i = 0; i < x.master.shape.count(); ++i) {
+        const double g = load(x.gradient, i) * x.state->gradient_scale;
+        const auto [row, column] = at(place, i);
+        sums[1 + row] += g * g;
+        sums[1 + place.all_rows() + column] += g * g;
+      }
+    });
+  }
+
+  void adafactor_moments(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    for_adafactor(args, [&](const AdamWArgs& x, const MatrixPlace& place, double* sums) {
+      const double kept = 1 - std::pow(x.state->step, args.decay_rate);
+      const auto advance_by = [&](const View& moment, std::int64_t i, double mean) {
+        store(moment, i, kept * load(moment, i) + (1 - kept) * (mean + x.epsilon));
+      };
+      for (std::int64_t r = 0; r < place.all_rows(); ++r)
+        advance_by(x.first_moment, r, sums[1 + r] / static_cast<double>(place.columns));
+      for (std::int64_t c = 0; c < place.all_columns(); ++c)
+        advance_by(x.second_moment, c,
+                   sums[1 + place.all_rows() + c] / static_cast<double>(place.rows));
+      const std::vector<double> means = row_means(x, place);
+      double squares = 0;
+      for (std::int64_t i = 0; i < x.master.shape.count(); ++i) {
+        const double g = load(x.gradient, i) * x.state->gradient_scale;
+        if (!place.is_matrix()) advance_by(x.first_moment, i, g * g);
+        const double u = adafactor_direction(x, place, means, i);
+        squares += u * u;
+      }
+      sums[0] = squares;
+    });
+  }
+
+  void adafactor_apply(const AdafactorArgs& args, Stream) override {
+    check::adafactor(args);
+    for_adafactor(args, [&](const AdamWArgs& x, const MatrixPlace& place, const double* sums) {
+      const double rms = std::sqrt(sums[0] / static_cast<double>(place.count));
+      const double rate = x.state->learning_rate;
+      const double moves = rate / std::max(1.0, rms / args.clip_threshold);
+      const std::vector<double> means = row_means(x, place);
+      for (std::int64_t i = 0; i < x.master.shape.count(); ++i)
+        put(x, i,
+            load(x.master, i) * (1 - rate * x.weight_decay) -
+                moves * adafactor_direction(x, place, means, i));
+    });
+  }
+
   void sum_of_squares(ConstView x, View out, bool accumulate, Stream) override {
     check::sum_of_squares(x, out);
     store(out, 0, squares(x) + (accumulate ? load(out, 0) : 0));
@@ -119,6 +173,39 @@ class ReferenceOptimizer final : public OptimizerKernels {
   }
   static double lamb_direction(const AdamWArgs& args, std::int64_t i) {
     return direction(args, i) + args.weight_decay * load(args.master, i);
+  }
+
+  template <class Use>
+  static void for_adafactor(const AdafactorArgs& args, const Use& use) {
+    auto* sums = args.sums.as<double>();
+    for (std::size_t i = 0; i < args.tensors.size(); ++i) {
+      if (args.tensors[i].state->skip) return;
+      use(args.tensors[i], args.places[i], sums);
+      sums += adafactor_room(args.places[i]);
+    }
+  }
+  // Row and column of element i, among those of all matrices.
+  static std::pair<std::int64_t, std::int64_t> at(const MatrixPlace& place, std::int64_t i) {
+    const auto element = static_cast<std::int64_t>(place.place.element(i));
+    return {element / place.columns,
+            element / (place.rows * place.columns) * place.columns + element % place.columns};
+  }
+  // Of the rows of each matrix.
+  static std::vector<double> row_means(const AdamWArgs& x, const MatrixPlace& place) {
+    std::vector<double> means;
+    for (std::int64_t r = 0; r < place.all_rows(); ++r) {
+      if (r % place.rows == 0) means.push_back(0);
+      means.back() += load(x.first_moment, r) / static_cast<double>(place.rows);
+    }
+    return means;
+  }
+  static double adafactor_direction(const AdamWArgs& x, const MatrixPlace& place,
+                                    const std::vector<double>& means, std::int64_t i) {
+    const double g = load(x.gradient, i) * x.state->gradient_scale;
+    if (!place.is_matrix()) return g / std::sqrt(load(x.first_moment, i));
+    const auto [row, column] = at(place, i);
+    const double mean = means[static_cast<std::size_t>(row / place.rows)];
+    return g / std::sqrt(load(x.first_moment, row) / mean * load(x.second_moment, column));
   }
 
   static void put(const View& master, const View& parameter, std::int64_t i, double value) {

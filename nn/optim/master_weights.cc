@@ -1,6 +1,6 @@
 #include "shoal/nn/optim/master_weights.h"
 
-#include "shoal/nn/optim/rounding_place.h"
+#include "shoal/nn/optim/parameter_place.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -60,7 +60,8 @@ std::vector<Segment> MasterWeights::segments() const {
                     .master = entry.master,
                     .gradient = entry.parameter->gradient,
                     .value = {},
-                    .decays = entry.parameter->decays()};
+                    .decays = entry.parameter->decays(),
+                    .parameter = entry.parameter};
     if (has_masters()) segment.value = entry.parameter->value;
     if (rounding_seed_) segment.rounding = rounding_place(*entry.parameter, *rounding_seed_);
     segments.push_back(std::move(segment));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "shoal/nn/autograd/device_values.h"
+#include "shoal/nn/optim/parameter_place.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -34,6 +36,15 @@ void check(const Segment& segment) {
               segment.gradient.count());
 }
 
+kernels::MatrixPlace place_of(const Segment& segment) {
+  if (segment.parameter == nullptr)
+    return matrix_place(segment.master.shape(), segment.master.shape());
+  const Parameter& parameter = *segment.parameter;
+  kernels::MatrixPlace place = matrix_place(parameter.whole_shape(), parameter.shape());
+  place.place = element_place(parameter, segment.first);
+  return place;
+}
+
 }  // namespace
 
 Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
@@ -43,12 +54,13 @@ Optimizer::Optimizer(kernels::Kernels& kernels, MemoryResource& memory,
       segments_(std::move(segments)),
       rule_(std::move(rule)),
       group_(group != nullptr ? *group : alone_),
+      kinds_(segments_.size()),
       states_(segments_.size()) {
   for (const Segment& segment : segments_) {
     check(segment);
     SHOAL_CHECK(rule_->rounds() || !segment.rounding,
-                "{}: {} has no stochastic rounding; AdamW, LAMB and Lion have", segment.name,
-                rule_->name());
+                "{}: {} has no stochastic rounding; AdamW, LAMB, Lion and Adafactor have",
+                segment.name, rule_->name());
   }
   allocate(memory, states != nullptr ? *states : memory);
 }
@@ -57,20 +69,31 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::allocate(MemoryResource& memory, MemoryResource& states) {
   const Stream stream = kernels_.stream();
-  std::int64_t total = 0;
-  for (const Segment& segment : segments_) total += aligned(segment.master.count());
-  for (std::size_t state = 0; state < rule_->states().size(); ++state) {
-    const Tensor block = Tensor::zeros({total}, DType::f32, states, MemoryTag::optimizer, stream);
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < segments_.size(); ++i) {
-      const Tensor& master = segments_[i].master;
-      states_[i].push_back(block.narrowed(0, offset, master.count()).reshaped(master.shape()));
-      offset += aligned(master.count());
-    }
+  const auto shape = [](const RuleState& state, const Segment& segment) {
+    return state.mean_over == 0 ? segment.master.shape() : state_shape(state, whole_shape(segment));
+  };
+  std::map<std::string, std::int64_t> totals, offsets;  // by a state's name
+  sums_at_.push_back(0);
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const Shape parameter = whole_shape(segments_[i]);
+    kinds_[i] = rule_->states(parameter);
+    for (const RuleState& state : kinds_[i])
+      totals[state.name] += aligned(shape(state, segments_[i]).count());
+    sums_at_.push_back(sums_at_.back() + rule_->sums(parameter));
+    if (rule_->needs_places()) places_.push_back(place_of(segments_[i]));
   }
-  if (rule_->needs_squares())
-    squares_ =
-        Tensor::zeros({std::ssize(segments_), 2}, DType::f64, memory, MemoryTag::workspace, stream);
+  std::map<std::string, Tensor> blocks;
+  for (const auto& [name, total] : totals)
+    blocks[name] = Tensor::zeros({total}, DType::f32, states, MemoryTag::optimizer, stream);
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    for (const RuleState& state : kinds_[i]) {
+      const Shape own = shape(state, segments_[i]);
+      std::int64_t& offset = offsets[state.name];
+      states_[i].push_back(blocks[state.name].narrowed(0, offset, own.count()).reshaped(own));
+      offset += aligned(own.count());
+    }
+  if (sums_at_.back() > 0)
+    sums_ = Tensor::zeros({sums_at_.back()}, DType::f64, memory, MemoryTag::workspace, stream);
   const Tensor numbers = Tensor::zeros({3}, DType::f64, memory, MemoryTag::workspace, stream);
   sum_ = numbers.narrowed(0, 0, 1);
   norm_ = numbers.narrowed(0, 1, 1);
@@ -134,10 +157,11 @@ void Optimizer::update(std::size_t first, std::size_t count, const kernels::Step
                  .segments = std::span(segments_).subspan(first, count),
                  .states = std::span(states_).subspan(first, count),
                  .state = state,
-                 .squares = squares_.defined()
-                                ? squares_.narrowed(0, static_cast<std::int64_t>(first),
-                                                    static_cast<std::int64_t>(count))
-                                : Tensor(),
+                 .sums = sums_.defined() ? sums_.narrowed(0, sums_at_[first],
+                                                          sums_at_[first + count] - sums_at_[first])
+                                         : Tensor(),
+                 .places = places_.empty() ? std::span<const kernels::MatrixPlace>()
+                                           : std::span(places_).subspan(first, count),
                  .group = group,
                  .stream = stream});
 }
@@ -174,12 +198,11 @@ double Optimizer::end() {
   return std::sqrt(sum) * scale_;
 }
 
-std::vector<NamedTensor> Optimizer::state_tensors() const {
-  const std::vector<std::string> names = rule_->states();
-  std::vector<NamedTensor> tensors;
+std::vector<StateTensor> Optimizer::state_tensors() const {
+  std::vector<StateTensor> tensors;
   for (std::size_t i = 0; i < segments_.size(); ++i)
-    for (std::size_t state = 0; state < names.size(); ++state)
-      tensors.push_back({names[state] + "/" + segments_[i].name, states_[i][state]});
+    for (std::size_t state = 0; state < kinds_[i].size(); ++state)
+      tensors.push_back({i, kinds_[i][state], states_[i][state]});
   return tensors;
 }
 

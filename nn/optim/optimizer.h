@@ -24,6 +24,13 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+// A state of a segment, in the optimizer's memory.
+struct StateTensor {
+  std::size_t segment = 0;
+  RuleState state;
+  Tensor tensor;
+};
+
 struct StepOptions {
   double learning_rate = 0;
   double gradient_scale = 1;     // multiplies the gradients first (1 / loss scale)
@@ -87,9 +94,8 @@ class Optimizer {
   double end();
 
   const std::vector<Segment>& segments() const { return segments_; }
-  // "exp_avg/NAME", "exp_avg_sq/NAME" ..., sharing the optimizer's memory. A checkpoint saves and
-  // loads them together with the masters.
-  std::vector<NamedTensor> state_tensors() const;
+  // Segment by segment. A checkpoint saves and loads them together with the masters.
+  std::vector<StateTensor> state_tensors() const;
 
  private:
   void allocate(MemoryResource& memory, MemoryResource& states);
@@ -103,9 +109,12 @@ class Optimizer {
   const std::unique_ptr<UpdateRule> rule_;
   UpdateGroup alone_;
   UpdateGroup& group_;
-  std::vector<std::vector<Tensor>> states_;  // [segment][state]
-  Tensor squares_;                           // f64 [segments, 2] if the rule needs them
-  Tensor sum_, norm_, zero_;                 // [1] f64: sum of squares, unscaled norm, 0
+  std::vector<std::vector<RuleState>> kinds_;  // [segment][state]
+  std::vector<std::vector<Tensor>> states_;    // the same
+  Tensor sums_;                                // f64; those of segment i begin at sums_at_[i]
+  std::vector<std::int64_t> sums_at_;
+  std::vector<kernels::MatrixPlace> places_;  // of the segments, if the rule needs them
+  Tensor sum_, norm_, zero_;                  // [1] f64: sum of squares, unscaled norm, 0
   Tensor rates_;  // [kernels::kRates] f32 (StepNumbers::rates); device only
   // Between begin() and end():
   kernels::StepState* state_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "shoal/nn/optim/parameter_place.h"
 #include "shoal/runtime/device/captured_work.h"
 
 namespace shoal::parallel {
@@ -61,19 +62,17 @@ void DistributedOptimizer::queue_step(kernels::StepState& state, const nn::StepO
 std::vector<StateRun> DistributedOptimizer::state_runs() const {
   std::vector<StateRun> all;
   const std::vector<OwnedRun> runs = model_.owned();
-  const std::vector<nn::NamedTensor> states = rule_.state_tensors();  // run by run
-  const std::size_t each = runs.empty() ? 0 : states.size() / runs.size();
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const OwnedRun& run = runs[i];
-    all.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
-    for (std::size_t s = 0; s < each; ++s) {
-      const nn::NamedTensor& state = states[i * each + s];  // "exp_avg/NAME"
-      all.push_back({run.parameter, state.name.substr(0, state.name.find('/')), run.first,
-                     state.tensor, run.writes});
-    }
+  for (const auto& some : {runs, model_.frozen()})
+    for (const OwnedRun& run : some)
+      all.push_back({run.parameter, {}, run.first, run.segment.master, run.writes});
+  for (const nn::StateTensor& state : rule_.state_tensors()) {
+    const OwnedRun& run = runs[state.segment];
+    bool writes = run.writes;
+    if (state.state.mean_over > 0)  // whole on every rank; one of them has the first element
+      writes = writes && run.segment.master.count() > 0 &&
+               nn::element_place(*run.parameter, run.first).element(0) == 0;
+    all.push_back({run.parameter, state.state, run.first, state.tensor, writes});
   }
-  for (const OwnedRun& run : model_.frozen())
-    all.push_back({run.parameter, "", run.first, run.segment.master, run.writes});
   return all;
 }
 

@@ -31,9 +31,9 @@ struct DistributedOptimizerOptions {  // SMP's arguments and defaults
 // This rank's part of one tensor of a checkpoint.
 struct StateRun {
   const nn::Parameter* parameter = nullptr;
-  std::string state;       // "exp_avg", ...; empty: the parameter's values
+  nn::RuleState state;     // its name is empty for the parameter's values
   std::int64_t first = 0;  // the run is elements [first, first + tensor.count()) of the parameter,
-                           // row-major
+                           // row-major; if the state is of means, all of nn::state_shape()
   // Contiguous f32 memory of the optimizer, to save from or load into. If the parameter is frozen
   // or has no master: its value, in the compute dtype.
   Tensor tensor;

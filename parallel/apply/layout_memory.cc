@@ -115,23 +115,25 @@ std::vector<StageMemory> stage_memories(const Schedule& schedule, std::span<cons
 
 StateMemory state_memory(const StateRequest& r) {
   const double shards = r.shards, all = static_cast<double>(r.elements);
-  const auto divided = [&](bool is) { return is ? all / shards : all; };
+  const auto divided = [&](double count, int level) {
+    return r.level >= level ? count / shards : count;
+  };
   const auto whole = static_cast<double>(r.shards > 1 ? r.persistent : r.elements);
   const double values =
       static_cast<double>(r.frozen) + (r.level < 3 ? all : whole + (all - whole) / shards);
-  const double numbers = r.moments + (r.dtype == DType::f32 || !r.masters ? 0 : 1);
+  const bool masters = r.dtype != DType::f32 && r.masters;
+  const double numbers = static_cast<double>(r.states + (masters ? r.elements : 0));
   return {.parameters = static_cast<double>(size_of(r.dtype)) * values,
-          .gradients = 4 * divided(r.level >= 2),
-          .optimizer = 4 * numbers * divided(r.level >= 1)};
+          .gradients = 4 * divided(all, 2),
+          .optimizer = 4 * (divided(numbers, 1) + static_cast<double>(r.means))};
 }
 
-StateRequest state_request(const ParallelModel& model, int moments) {
+StateRequest state_request(const ParallelModel& model, const nn::UpdateRule& rule) {
   const ParallelPlan& plan = model.plan();
   StateRequest request{
       .dtype = plan.precision.dtype,
       .level = plan.sharding.level,
       .shards = plan.sharding.degree > 0 ? plan.sharding.degree : model.mesh().shape().rdp,
-      .moments = moments,
       .masters = !model.options().rounding_seed};
   if (request.level == 0) request.shards = 1;
   for (const nn::Parameter* parameter : model.parameters()) {
@@ -141,21 +143,30 @@ StateRequest state_request(const ParallelModel& model, int moments) {
       continue;
     }
     request.elements += count;
+    for (const nn::RuleState& state : rule.states(parameter->whole_shape()))
+      (state.mean_over == 0 ? request.states : request.means) +=
+          state_shape(state, state.mean_over == 0 ? parameter->shape() : parameter->whole_shape())
+              .count();
     if (count <= plan.sharding.persistence_threshold) request.persistent += count;
   }
   return request;
 }
 
-StateMemory exact_state_memory(const ParallelModel& model, int moments) {
+StateMemory exact_state_memory(const ParallelModel& model, const nn::UpdateRule& rule) {
   const KeptElements kept = model.kept();
-  std::int64_t updated = 0;  // elements of one moment
-  for (const OwnedRun& run : model.owned()) updated += whole_lines(run.segment.master.count());
+  std::int64_t states = 0;
+  for (const OwnedRun& run : model.owned()) {
+    const Shape& whole = run.parameter->whole_shape();
+    for (const nn::RuleState& state : rule.states(whole))
+      states += whole_lines(state.mean_over == 0 ? run.segment.master.count()
+                                                 : state_shape(state, whole).count());
+  }
   const auto bytes = [](std::int64_t elements, std::size_t size) {
     return static_cast<double>(elements) * static_cast<double>(size);
   };
   return {.parameters = bytes(kept.values, size_of(model.plan().precision.dtype)),
           .gradients = bytes(kept.gradients, 4),
-          .optimizer = bytes(kept.masters + moments * updated, 4)};
+          .optimizer = bytes(kept.masters + states, 4)};
 }
 
 double peak_activations(const Schedule& schedule, std::span<const UnitRange> stages, int rank,

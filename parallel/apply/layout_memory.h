@@ -20,7 +20,8 @@ struct StateRequest {
   DType dtype = DType::f32;     // dtype of values
   int level = 0;                // sharding level
   int shards = 1;               // ranks that share one copy
-  int moments = 2;              // f32 numbers of the update rule per element; AdamW has 2
+  std::int64_t states = 0;      // f32 numbers of the update rule that ranks divide as `elements`
+  std::int64_t means = 0;       // others, of rows and columns: not divided
   bool masters = true;          // for 16-bit values; false with stochastic rounding
 };
 // Bytes between two steps.
@@ -28,14 +29,14 @@ struct StateMemory {
   double parameters = 0, gradients = 0, optimizer = 0;
 };
 StateMemory state_memory(const StateRequest& request);
-// The request that describes this rank's part of `model`.
-StateRequest state_request(const ParallelModel& model, int moments = 2);
+// The request that describes this rank's part of `model`, updated by `rule`.
+StateRequest state_request(const ParallelModel& model, const nn::UpdateRule& rule);
 
 // Exact bytes between two steps, as the MemoryResource counts them: state_memory() plus the gaps of
 // the layout. Parameters begin at cache lines in gradients, masters and moments. Buckets divide
-// into parts of whole cache lines. Holds for rules that keep `moments` in blocks of their own
-// (nn::Optimizer); LAMB's scratch is not included.
-StateMemory exact_state_memory(const ParallelModel& model, int moments = 2);
+// into parts of whole cache lines. The scratch of LAMB and Adafactor is not included. A shard has
+// the means only of parameters that it has elements of, of which state_memory() knows nothing.
+StateMemory exact_state_memory(const ParallelModel& model, const nn::UpdateRule& rule);
 
 struct ActivationRequest {
   // Per microbatch, measured without checkpointing and offloading (measure_units()). If the

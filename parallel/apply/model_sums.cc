@@ -1,5 +1,6 @@
 #include "shoal/parallel/apply/model_sums.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -36,22 +37,27 @@ bool ModelSums::has_parts() const { return model_.mesh().shape().tp > 1 || model
 
 // Each element counts only on the rank that writes it to checkpoints. As in sum_squares(), all
 // ranks of the mesh take part in one sum, so copies cannot drift apart.
-void ModelSums::sum_over_parts(std::span<nn::SquareSums> sums) {
+void ModelSums::sum_over_parts(std::span<const std::span<double>> sums, const nn::CountOf& count) {
   const std::vector<OwnedRun> runs = model_.owned();
   SHOAL_ASSERT(runs.size() == sums.size());
-  std::vector<double> whole(2 * static_cast<std::size_t>(model_.parameters_of_all()));
-  const auto at = [&](std::size_t run) { return 2 * static_cast<std::size_t>(runs[run].number); };
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].writes) continue;
-    whole[at(i)] += sums[i].weight;
-    whole[at(i) + 1] += sums[i].update;
+  std::vector<std::size_t> begin;  // in `whole`, by parameter of the whole model
+  std::size_t size = 0;
+  for (const nn::Parameter* parameter : model_.parameters_of_all()) {
+    begin.push_back(size);
+    if (parameter->trainable()) size += static_cast<std::size_t>(count(parameter->whole_shape()));
   }
+  std::vector<double> whole(size);
+  const auto at = [&](std::size_t run) {
+    return whole.data() + begin[static_cast<std::size_t>(runs[run].number)];
+  };
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    for (std::size_t k = 0; runs[i].writes && k < sums[i].size(); ++k) at(i)[k] += sums[i][k];
   collectives::Communicator& all = model_.mesh().world();
   if (all.size() > 1)
     all.host()
         .all_reduce(whole.data(), whole.data(), std::ssize(whole), DType::f64, ReduceOp::sum)
         ->wait();
-  for (std::size_t i = 0; i < runs.size(); ++i) sums[i] = {whole[at(i)], whole[at(i) + 1]};
+  for (std::size_t i = 0; i < runs.size(); ++i) std::copy_n(at(i), sums[i].size(), sums[i].begin());
 }
 
 void ModelSums::before_reading(Stream stream) { collectives::watch(model_.mesh().world(), stream); }

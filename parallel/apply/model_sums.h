@@ -1,5 +1,5 @@
-// Reductions over a mesh that an update of a ParallelModel needs: the gradient norm, and the
-// squares of whole parameters.
+// Reductions over a mesh that an update of a ParallelModel needs: the gradient norm, and sums over
+// whole parameters.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ class ModelSums final : public nn::UpdateGroup {
   void sum_squares_in_place(const Tensor& mine, Stream stream) override;
   bool has_parts() const override;
   // `sums`: one for each run of ParallelModel::owned(), in that order.
-  void sum_over_parts(std::span<nn::SquareSums> sums) override;
+  void sum_over_parts(std::span<const std::span<double>> sums, const nn::CountOf& count) override;
   void before_reading(Stream stream) override;
 
  private:

@@ -80,6 +80,7 @@ void ParallelModel::cut() {
                                           .dtype = plan().precision.dtype,
                                           .level = plan().sharding.level,
                                           .shards = degree > 0 ? degree : rdp,
+                                          .states = 2,  // AdamW's
                                           .masters = !options_.rounding_seed});
   const double bytes = state.parameters + state.gradients + state.optimizer;
   partition_ = choose_partition(plan(), units_, bytes);
@@ -91,7 +92,7 @@ void ParallelModel::cut() {
 // Every pipeline rank walks through the whole model, so that tied weights have the same order on
 // all ranks.
 void ParallelModel::find_parameters() {
-  std::vector<nn::Parameter*> all;
+  std::vector<nn::Parameter*>& all = parameters_of_all_;
   std::map<nn::Parameter*, std::set<int>> ranks_of;  // pipeline ranks that hold it
   for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage)
     for (int unit = partition_.stages[stage].first; unit < partition_.stages[stage].last; ++unit)
@@ -100,8 +101,8 @@ void ParallelModel::find_parameters() {
         ranks_of[parameter].insert(schedule_.rank_of_stage[stage]);
       }
   const MeshPlace& place = mesh_.place();
-  for (nn::Parameter* parameter : all) {
-    const int number = parameters_of_all_++;
+  for (int number = 0; number < std::ssize(all); ++number) {
+    nn::Parameter* const parameter = all[static_cast<std::size_t>(number)];
     const std::vector<int> ranks(ranks_of[parameter].begin(), ranks_of[parameter].end());
     const bool here = std::binary_search(ranks.begin(), ranks.end(), place.pp);
     const bool partial = gradient_is_partial(*parameter, split_);

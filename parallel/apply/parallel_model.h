@@ -53,8 +53,8 @@ class ParallelModel {
   std::vector<OwnedRun> frozen() const;  // whole, on every rank that holds them
   // True if this rank holds part of the first copy of the state.
   bool is_first_copy() const { return state_->is_first_copy(); }
-  // Number of parameters in the whole model, over all ranks.
-  int parameters_of_all() const { return parameters_of_all_; }
+  // Parameters of the whole model, over all ranks, by OwnedRun::number. Most have no values here.
+  const std::vector<nn::Parameter*>& parameters_of_all() const { return parameters_of_all_; }
   // Call after an update: starts to send the new values. train() and evaluate() wait unit by unit.
   void publish() { state_->publish(); }
   void wait_for_values() { state_->wait(); }  // before reading values in any other way
@@ -133,7 +133,7 @@ class ParallelModel {
   std::vector<TiedSet> tied_;
   bool has_partial_ = false;  // some parameter of the whole model has StageParameter::partial
   std::vector<StageParameter> stage_parameters_;
-  int parameters_of_all_ = 0;  // in the whole model, over all ranks
+  std::vector<nn::Parameter*> parameters_of_all_;
   // Declared before the stages, whose tapes refer to it.
   std::unique_ptr<ModelState> state_;
   std::unique_ptr<Offloader> offloader_;

@@ -32,7 +32,7 @@ struct ParallelOptions {
   // parameter is sharded and rounded. None: nn::materialize(). No rank ever holds more f32 values
   // than its masters and one parameter.
   std::function<void(nn::Parameter&)> fill = {};
-  // With bf16 parameters: no f32 masters; AdamW, LAMB and Lion round their updates stochastically.
+  // With bf16 parameters: no f32 masters; all rules but SGD round their updates stochastically.
   // The random bits depend only on this seed and the element's position in the full model, so they
   // are the same in any layout.
   std::optional<std::uint64_t> rounding_seed = {};

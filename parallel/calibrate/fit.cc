@@ -79,7 +79,8 @@ ordered_json fit_to_step(ordered_json machine, const TracedModel& traced, DType 
   machine["products"]["efficiency"] = ratio(blocks.products, trace.products);
   machine["products"]["attention_efficiency"] = ratio(blocks.attention, trace.attention);
   const double head_products = head * ratio(trace.products, blocks.products);
-  const double bytes = static_cast<double>(traced.shape.elements()) * optimizer_bytes(dtype);
+  const double bytes =
+      update_bytes(elements_of(traced.shape.units), traced.shape.gradient_reads, dtype, 1);
   machine["software"] = {{"name", "Shoal"},
                          // Ranks that compute on all cores leave none to whatever moves their data.
                          {"overlaps_gradients", false},

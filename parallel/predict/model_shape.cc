@@ -64,6 +64,14 @@ void collect(const nn::Module& module, UnitShape& unit) {
   for (const nn::Module::Child& child : module.children()) collect(*child.module, unit);
 }
 
+StateNumbers numbers_of(const nn::UpdateRule& rule, const Shape& parameter) {
+  StateNumbers numbers;
+  for (const nn::RuleState& state : rule.states(parameter))
+    (state.mean_over == 0 ? numbers.states : numbers.means) +=
+        nn::state_shape(state, parameter).count();
+  return numbers;
+}
+
 }  // namespace
 
 Elements elements_of(std::span<const UnitShape> units) {
@@ -71,7 +79,13 @@ Elements elements_of(std::span<const UnitShape> units) {
   Elements sum;
   for (const UnitShape& unit : units)
     for (const auto& [id, count] : unit.parameters)
-      if (seen.insert(id).second) (unit.frozen.contains(id) ? sum.frozen : sum.trained) += count;
+      if (seen.insert(id).second) {
+        (unit.frozen.contains(id) ? sum.frozen : sum.trained) += count;
+        const auto state = unit.states.find(id);
+        if (state == unit.states.end()) continue;
+        sum.rule.states += state->second.states;
+        sum.rule.means += state->second.means;
+      }
   return sum;
 }
 
@@ -80,15 +94,24 @@ std::int64_t ModelShape::elements() const {
   return all.trained + all.frozen;
 }
 
-ModelShape model_shape(const nn::Chain& chain) {
-  ModelShape model{.channels = chain.channels(), .units = {}};
+ModelShape model_shape(const nn::Chain& chain, const nn::UpdateRule* rule) {
+  const std::unique_ptr<nn::UpdateRule> usual = rule == nullptr ? nn::adamw() : nullptr;
+  const nn::UpdateRule& updates = rule == nullptr ? *usual : *rule;
+  ModelShape model{
+      .channels = chain.channels(), .units = {}, .gradient_reads = updates.gradient_reads()};
   const std::vector<UnitCost> costs = count_units(chain);
+  std::map<const nn::Parameter*, int> ids;
   for (int index = 0; index < chain.units(); ++index) {
     UnitShape unit;
     unit.name = chain.unit_name(index);
     const UnitCost& cost = costs[static_cast<std::size_t>(index)];
     unit.parameters = cost.parameters;
     unit.frozen = cost.frozen;
+    // The ids of a unit are those of its parameters, in order of their first use in the model.
+    for (const nn::Parameter* parameter : chain.unit_parameters(index)) {
+      const int id = ids.emplace(parameter, static_cast<int>(ids.size())).first->second;
+      if (parameter->trainable()) unit.states[id] = numbers_of(updates, parameter->whole_shape());
+    }
     // Unit 0 looks rows up and multiplies nothing.
     if (index > 0)
       for (const nn::Module* module : chain.unit_modules(index)) collect(*module, unit);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/nn/layers/chain.h"
+#include "shoal/nn/optim/update_rule.h"
 
 namespace shoal::parallel {
 
@@ -19,6 +20,12 @@ namespace shoal::parallel {
 struct ProductShape {
   std::int64_t in = 0, out = 0;
   bool frozen = false;  // W gets no gradient
+};
+
+// f32 numbers that an update rule keeps: those that ranks divide as the elements, and those of rows
+// and columns that every rank has whole (nn::RuleState).
+struct StateNumbers {
+  std::int64_t states = 0, means = 0;
 };
 
 struct UnitShape {
@@ -34,23 +41,26 @@ struct UnitShape {
   std::int64_t vocabulary = 0;  // classes of the loss; 0: the unit computes none
   // Elements of each parameter, as in UnitCost: the key identifies a parameter that units share.
   std::map<int, std::int64_t> parameters;
-  std::set<int> frozen = {};  // those that are not trained
+  std::set<int> frozen = {};                // those that are not trained
+  std::map<int, StateNumbers> states = {};  // of those that are
 };
 
 struct ModelShape {
   std::int64_t channels = 0;
   std::vector<UnitShape> units;
+  int gradient_reads = 1;         // UpdateRule::gradient_reads()
   std::int64_t elements() const;  // of all parameters, shared ones once
 };
 
-// Elements of the parameters of some units, shared ones once.
+// Elements and state of the parameters of some units, shared ones once.
 struct Elements {
   std::int64_t trained = 0, frozen = 0;
+  StateNumbers rule = {};
 };
 Elements elements_of(std::span<const UnitShape> units);
 
-// Reads them from a model whose parameters need no values yet.
-ModelShape model_shape(const nn::Chain& chain);
+// Reads them from a model whose parameters need no values yet. `rule` updates it; null: AdamW.
+ModelShape model_shape(const nn::Chain& chain, const nn::UpdateRule* rule = nullptr);
 
 // Multiplications and additions of one forward pass over `rows` samples of `length` positions, in
 // FLOP. Scores of hidden positions count, as in the published formulas.

@@ -37,7 +37,6 @@ class StepModel::Impl {
         machine_(r.machine),
         plan_(r.plan),
         run_(r.run),
-        moments_(r.moments),
         mesh_(mesh_shape(r.run.ranks, r.plan.mesh.pipeline, r.plan.mesh.tensor)) {
     // A tensor-parallel group without prescaled_batch gathers the samples of its ranks.
     const std::int64_t gathered = plan_.tensor.prescaled_batch ? 1 : mesh_.tp;
@@ -141,8 +140,9 @@ class StepModel::Impl {
       unit_costs_.push_back(std::move(cost));
     }
     const Elements all = elements_of(model_.units);
-    const StateMemory state =
-        state_of(static_cast<double>(all.trained), static_cast<double>(all.frozen));
+    // A run cuts its model before it has an update rule: with AdamW's two moments.
+    const StateMemory state = state_of(
+        {.trained = all.trained, .frozen = all.frozen, .rule = {.states = 2 * all.trained}}, 1);
     partition_ = choose_partition(plan_, unit_costs_,
                                   (state.parameters + state.gradients + state.optimizer) /
                                       static_cast<double>(all.trained + all.frozen),
@@ -340,13 +340,16 @@ class StepModel::Impl {
     return most * plan_.pipeline.chunks;
   }
 
-  StateMemory state_of(double trained, double frozen) const {
-    return state_memory({.elements = static_cast<std::int64_t>(std::ceil(trained)),
-                         .frozen = static_cast<std::int64_t>(std::ceil(frozen)),
+  // Of one of `parts` tensor-parallel ranks.
+  StateMemory state_of(const Elements& all, int parts) const {
+    const auto part = [&](std::int64_t count) { return (count + parts - 1) / parts; };
+    return state_memory({.elements = part(all.trained),
+                         .frozen = part(all.frozen),
                          .dtype = plan_.precision.dtype,
                          .level = plan_.sharding.level,
                          .shards = shards(),
-                         .moments = moments_});
+                         .states = part(all.rule.states),
+                         .means = all.rule.means});
   }
   int shards() const {
     const ShardingOptions& sharding = plan_.sharding;
@@ -355,19 +358,20 @@ class StepModel::Impl {
 
   void count_state() {
     std::vector<double> all = activations_;
+    double updated = 0;
     for (std::size_t stage = 0; stage < partition_.stages.size(); ++stage) {
       StateMemory& state = result_.stages[stage].state;
       const Elements own = elements(partition_.stages[stage]);
-      state = state_of(static_cast<double>(own.trained) / mesh_.tp,
-                       static_cast<double>(own.frozen) / mesh_.tp);
+      state = state_of(own, mesh_.tp);
+      updated = std::max(updated, update_bytes(own, model_.gradient_reads, plan_.precision.dtype,
+                                               mesh_.tp * shards()));
       all[static_cast<std::size_t>(schedule_->rank_of_stage[stage])] +=
           state.parameters + state.gradients + state.optimizer;
     }
     const auto fullest = std::ranges::max_element(all);
     result_.memory = *fullest;
     result_.activations = activations_[static_cast<std::size_t>(fullest - all.begin())];
-    result_.parts.optimizer = most_elements() / shards() *
-                              optimizer_bytes(plan_.precision.dtype, moments_) /
+    result_.parts.optimizer = updated * plan_.pipeline.chunks /
                               (machine_.bandwidth * machine_.software.optimizer_efficiency);
     result_.parts.fixed = machine_.software.step_fixed;
   }
@@ -409,7 +413,6 @@ class StepModel::Impl {
   const Machine& machine_;
   const ParallelPlan& plan_;
   const RunShape run_;
-  const int moments_;
   MeshShape mesh_;
   RankBatch batch_;
   std::vector<TimedUnit> units_;

@@ -23,8 +23,7 @@ struct PredictionRequest {
   const ModelShape& model;
   const Machine& machine;
   const ParallelPlan& plan;
-  RunShape run;     // `length` must be known
-  int moments = 2;  // f32 numbers of the update rule per element
+  RunShape run;  // `length` must be known
 };
 
 // Seconds of a step of the slowest rank, by part; together Prediction::seconds.

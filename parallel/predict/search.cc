@@ -85,12 +85,9 @@ class Search {
     if (schedule == nullptr) return;
     for (const int level : one.levels) {
       one.plan.sharding.level = level;
-      const StepModel model({.model = request_.model,
-                             .machine = request_.machine,
-                             .plan = one.plan,
-                             .run = one.run,
-                             .moments = request_.moments},
-                            schedule);
+      const StepModel model(
+          {.model = request_.model, .machine = request_.machine, .plan = one.plan, .run = one.run},
+          schedule);
       if (model.memory() > limit_) {
         note_too_large(model.memory(), result);
         continue;
@@ -141,7 +138,7 @@ class Search {
                                             .dtype = plan.precision.dtype,
                                             .level = plan.sharding.level,
                                             .shards = request_.ranks / split,
-                                            .moments = request_.moments});
+                                            .states = elements.rule.states});
     const double all = (state.parameters + state.gradients + state.optimizer) / plan.mesh.tensor;
     const WholeModel& model = whole(plan.mesh.tensor, run.batch / plan.pipeline.microbatches);
     const double kept = plan.activations.checkpoint_group > 0 ? model.kept_again : model.kept;

@@ -19,7 +19,6 @@ struct SearchRequest {
   std::int64_t batch = 1;   // samples of a step, of all ranks
   std::int64_t length = 0;  // positions of a sample
   DType dtype = DType::f32;
-  int moments = 2;    // f32 numbers of the update rule per element
   double memory = 0;  // bytes of a device that a layout may use; 0: 94 % of the machine's
   int keep = 10;      // layouts to return
 };

@@ -148,8 +148,13 @@ UnitTimes unit_times(const Machine& machine, const UnitShape& unit, std::int64_t
   return UnitClock(machine, unit, channels, batch).times();
 }
 
-double optimizer_bytes(DType dtype, int moments) {
-  return (3 + 2 * moments) * 4.0 + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
+double update_bytes(const Elements& elements, int gradient_reads, DType dtype, int parts) {
+  const double each =
+      4.0 * (gradient_reads + 2) + (dtype == DType::f32 ? 0 : static_cast<double>(size_of(dtype)));
+  return (each * static_cast<double>(elements.trained) +
+          8 * static_cast<double>(elements.rule.states)) /
+             parts +
+         8 * static_cast<double>(elements.rule.means);
 }
 
 double stream_bytes(std::int64_t channels, const RankBatch& batch) {

@@ -41,9 +41,10 @@ double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch&
 // a gated MLP's two branches, or else those of its residual stream: the gradient of an MLP without
 // a gate takes the place of its activation.
 double working_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch);
-// Bytes of an element that an update reads and writes: gradient, master and the rule's moments, all
-// but the gradient written too, and values of 16 bits beside their masters.
-double optimizer_bytes(DType dtype, int moments = 2);
+// Bytes that an update reads and writes, each rank its share 1 / `parts` of the elements:
+// gradients, masters and the rule's states, all but the gradients written too, and values of 16
+// bits beside their masters.
+double update_bytes(const Elements& elements, int gradient_reads, DType dtype, int parts);
 // Bytes of the residual stream between two units.
 double stream_bytes(std::int64_t channels, const RankBatch& batch);
 

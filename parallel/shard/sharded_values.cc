@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "shoal/nn/optim/rounding_place.h"
+#include "shoal/nn/optim/parameter_place.h"
 #include "shoal/runtime/base/deadlines.h"
 #include "shoal/runtime/base/error.h"
 
@@ -133,7 +133,9 @@ std::vector<nn::Segment> ShardedValues::segments(const ShardedGradients* gradien
                         .master = master_of(mine),
                         .gradient = {},
                         .value = {},
-                        .decays = parameter.decays()};
+                        .decays = parameter.decays(),
+                        .parameter = &parameter,
+                        .first = mine.first};
     if (gradients != nullptr)
       segment.gradient =
           gradients->part(mine.bucket)

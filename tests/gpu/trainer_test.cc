@@ -561,7 +561,7 @@ TEST(GpuTrainer, ExhaustedPinnedMemoryIsReportedByTag) {
 TEST(GpuTrainer, AnOptimizerInHostMemoryGivesTheSameResult) {
   SHOAL_NEEDS_GPU();
   const TemporaryDirectory output;
-  for (const std::string optim : {"adamw", "sgd", "lamb", "lion"}) {
+  for (const std::string optim : {"adamw", "sgd", "lamb", "lion", "adafactor"}) {
     auto arguments = arguments_of(output / "kept");
     arguments.overwrite_output_dir = true;
     arguments.max_steps = 6;

@@ -89,7 +89,7 @@ struct Case {
   Placed<StepState> state;
 };
 
-constexpr RoundingPlace kPlace{.seed = 77, .parameter = 5, .first = 3};
+constexpr RoundingPlace kPlace{{.first = 3}, 77, 5};
 
 TEST_P(RoundedUpdate, FollowsTheReference) {
   for (const std::int64_t count : {0, 1, 7, 1000, 50001}) {
@@ -198,7 +198,7 @@ TEST_P(RoundedUpdate, DoesNotDependOnHowTheParameterIsSplit) {
   const auto kernels = make_test_kernels();
   constexpr std::int64_t kRows = 40, kColumns = 66;
   Case whole(kRows * kColumns);
-  kernels->optimizer().adamw(whole.args({.seed = 7, .parameter = 9}), {});
+  kernels->optimizer().adamw(whole.args({{}, 7, 9}), {});
   const auto check = [&](const RoundingPlace& place, std::int64_t count, const char* what) {
     Case part(count);
     const Case before(kRows * kColumns);
@@ -212,7 +212,7 @@ TEST_P(RoundedUpdate, DoesNotDependOnHowTheParameterIsSplit) {
         ++unequal;
     EXPECT_EQ(unequal, 0) << what;
   };
-  const RoundingPlace at{.seed = 7, .parameter = 9};
+  const RoundingPlace at{{}, 7, 9};
   RoundingPlace shard = at;
   shard.first = 1001;
   check(shard, 1203, "a shard");
@@ -246,7 +246,7 @@ TEST_P(RoundedUpdate, MovesByTheExactUpdateOnAverage) {
       now.buffers[0].set(i, 1.5);
       for (const std::size_t b : {1u, 2u, 3u}) now.buffers[b].set(i, 0);
     }
-    AdamWArgs args = now.args({.seed = seed});
+    AdamWArgs args = now.args({{}, seed, 0});
     args.weight_decay = 0.05;  // 1.5 * 0.01 * 0.05 is a tenth of a unit
     kernels->optimizer().adamw(args, {});
     for (std::int64_t i = 0; i < kCount; ++i) {

@@ -51,8 +51,8 @@ class Optimizers : public ::testing::Test {
   std::unique_ptr<MemoryResource> memory = testing::make_test_memory();
   std::unique_ptr<kernels::Kernels> kernels = testing::make_test_kernels(0);
 
-  Tensor tensor(ConstView source) {
-    Tensor made = Tensor::empty({source.shape.count()}, DType::f32, *memory, MemoryTag::parameters);
+  Tensor tensor(ConstView source, const Shape& shape) {
+    Tensor made = Tensor::empty(shape, DType::f32, *memory, MemoryTag::parameters);
     std::copy_n(source.as<float>(), made.count(), made.data<float>());
     return made;
   }
@@ -65,6 +65,7 @@ class Optimizers : public ::testing::Test {
     if (rule["rule"] == "adamw") return adamw(adam());
     if (rule["rule"] == "lion")
       return lion({rule["betas"][0], rule["betas"][1], rule["weight_decay"]});
+    if (rule["rule"] == "adafactor") return adafactor({.weight_decay = rule["weight_decay"]});
     if (rule["rule"] == "lamb") return lamb({adam(), rule["max_trust_ratio"]});
     return sgd({rule["momentum"], rule["dampening"], rule["weight_decay"], rule["nesterov"]});
   }
@@ -89,6 +90,10 @@ TEST_F(Optimizers, KeepTheirStatesInTheGivenMemory) {
   EXPECT_EQ(states(), 5 * 4 * (48 + 64));
   Optimizer lion(*kernels, here, segments, nn::lion(), &there);
   EXPECT_EQ(states(), 6 * 4 * (48 + 64)) << "Lion has one moment";
+  std::vector<Segment> matrices = segments;
+  matrices[1].master = matrices[1].gradient = segments[1].master.reshaped({3, 20});
+  Optimizer adafactor(*kernels, here, matrices, nn::adafactor(), &there);
+  EXPECT_EQ(states(), 4 * (6 * (48 + 64) + 48 + 16 + 32)) << "a vector, 3 rows and 20 columns";
   EXPECT_EQ(here.usage(MemoryTag::optimizer).current, 0) << "the update left no allocation";
 }
 
@@ -97,11 +102,12 @@ TEST_F(Optimizers, FollowTheGoldenTrajectories) {
   const auto file = SafetensorsFile::open(testing::golden_path("optim.safetensors"));
   for (const auto& [name, rule] : golden["cases"].items()) {
     std::vector<Segment> segments;
-    for (const std::string tensor_name : golden["tensors"]) {
+    for (const std::string tensor_name : rule["tensors"]) {
       const Tensor rows = file->tensor(name + "." + tensor_name);  // [steps + 1, n]
-      const std::int64_t n = rows.shape()[1];
-      Segment segment{.name = tensor_name, .master = tensor(rows.narrowed(0, 0, 1))};
-      segment.gradient = Tensor::zeros({n}, DType::f32, *memory, MemoryTag::gradients);
+      const auto sizes = golden["shapes"][tensor_name].get<std::vector<std::int64_t>>();
+      const Shape shape{std::span<const std::int64_t>(sizes)};
+      Segment segment{.name = tensor_name, .master = tensor(rows.narrowed(0, 0, 1), shape)};
+      segment.gradient = Tensor::zeros(shape, DType::f32, *memory, MemoryTag::gradients);
       segments.push_back(segment);
     }
     Optimizer optimizer(*kernels, *memory, segments, make(rule));
@@ -170,23 +176,25 @@ TEST_F(Optimizers, NormIncludesOtherShards) {
 
 // A parameter in three parts changes like the whole one if the sums of the parts are added up.
 // Without this sum the parts change differently.
-TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
+TEST_F(Optimizers, SumsAreThoseOfWholeParametersThatAreInParts) {
   class Parts final : public UpdateGroup {
     bool has_parts() const override { return true; }
-    void sum_over_parts(std::span<SquareSums> sums) override {
-      SquareSums whole;
-      for (const SquareSums& part : sums) {
-        whole.weight += part.weight;
-        whole.update += part.update;
+    void sum_over_parts(std::span<const std::span<double>> sums, const CountOf& count) override {
+      std::vector<double> whole(static_cast<std::size_t>(count({5, 10})));
+      for (const std::span<double> part : sums) {
+        ASSERT_EQ(part.size(), whole.size());
+        for (std::size_t i = 0; i < whole.size(); ++i) whole[i] += part[i];
       }
-      for (SquareSums& part : sums) part = whole;
+      for (const std::span<double> part : sums) std::ranges::copy(whole, part.begin());
     }
   };
-  constexpr std::int64_t kCount = 50;
+  Parameter parameter("w", {5, 10}, {});
   const auto segment = [&](std::int64_t first, std::int64_t count) {
     Segment made{.name = "w",
                  .master = Tensor::empty({count}, DType::f32, *memory, MemoryTag::parameters),
-                 .gradient = Tensor::empty({count}, DType::f32, *memory, MemoryTag::gradients)};
+                 .gradient = Tensor::empty({count}, DType::f32, *memory, MemoryTag::gradients),
+                 .parameter = &parameter,
+                 .first = first};
     for (std::int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<float>(first + i);
       made.master.data<float>()[i] = 0.1f * at;
@@ -194,28 +202,35 @@ TEST_F(Optimizers, LambWeighsWholeParametersThatAreInParts) {
     }
     return made;
   };
-  const LambOptions options{.adam = {.epsilon = 1e-2, .weight_decay = 0.1}};
-  const auto moved = [&](const std::vector<Segment>& segments, bool adds) {
+  const auto rule = [](bool is_lamb) {
+    return is_lamb ? lamb({.adam = {.epsilon = 1e-2, .weight_decay = 0.1}})
+                   : adafactor({.weight_decay = 0.1});
+  };
+  const auto moved = [&](bool is_lamb, const std::vector<Segment>& segments, bool adds) {
     Parts parts;
-    Optimizer lamb(*kernels, *memory, segments, nn::lamb(options), nullptr,
-                   adds ? &parts : nullptr);
+    Optimizer optimizer(*kernels, *memory, segments, rule(is_lamb), nullptr,
+                        adds ? &parts : nullptr);
     const testing::Reachable<kernels::StepState> state;
-    for (int step = 0; step < 3; ++step) lamb.step(*state, {.learning_rate = 0.1});
+    for (int step = 0; step < 3; ++step) optimizer.step(*state, {.learning_rate = 0.1});
     std::vector<double> all;
     for (const Segment& part : segments)
       for (std::int64_t i = 0; i < part.master.count(); ++i)
         all.push_back(static_cast<double>(part.master.const_data<float>()[i]));
     return all;
   };
-  const auto parts = [&] { return std::vector{segment(0, 7), segment(7, 1), segment(8, 42)}; };
-  const std::vector<double> want = moved({segment(0, kCount)}, false);
-  const std::vector<double> got = moved(parts(), true), apart = moved(parts(), false);
-  double farthest = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    EXPECT_NEAR(got[i], want[i], 1e-6 * (1 + std::abs(want[i]))) << i;
-    farthest = std::max(farthest, std::abs(apart[i] - want[i]));
+  for (const bool is_lamb : {true, false}) {
+    SCOPED_TRACE(is_lamb ? "LAMB" : "Adafactor");
+    const auto parts = [&] { return std::vector{segment(0, 7), segment(7, 1), segment(8, 42)}; };
+    const std::vector<double> want = moved(is_lamb, {segment(0, 50)}, false);
+    const std::vector<double> got = moved(is_lamb, parts(), true),
+                              apart = moved(is_lamb, parts(), false);
+    double farthest = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 1e-6 * (1 + std::abs(want[i]))) << i;
+      farthest = std::max(farthest, std::abs(apart[i] - want[i]));
+    }
+    EXPECT_GT(farthest, 0.05);
   }
-  EXPECT_GT(farthest, 0.05);
 }
 
 TEST_F(Optimizers, MastersKeepWhatSixteenBitsLose) {
@@ -289,7 +304,7 @@ TEST_F(Optimizers, StochasticRoundingIsRefusedWithMasters) {
             "w: stochastic rounding is of bf16 parameters without masters, not of f32");
   segment.master = Tensor::zeros({5}, DType::bf16, *memory, MemoryTag::parameters);
   EXPECT_EQ(error([&] { const Optimizer made(*kernels, *memory, {segment}, sgd()); }),
-            "w: SGD has no stochastic rounding; AdamW, LAMB and Lion have");
+            "w: SGD has no stochastic rounding; AdamW, LAMB, Lion and Adafactor have");
   segment.value = segment.master;
   EXPECT_EQ(
       error(adamw),
@@ -309,10 +324,19 @@ TEST_F(Optimizers, StateIsNamedAndCounted) {
                   .gradient = Tensor::zeros({5}, DType::f32, *memory, MemoryTag::gradients)};
   Optimizer adamw(*kernels, *memory, {segment}, nn::adamw());
   ASSERT_EQ(adamw.state_tensors().size(), 2u);
-  EXPECT_EQ(adamw.state_tensors()[1].name, "exp_avg_sq/w");
-  for (const NamedTensor& entry : adamw.state_tensors()) EXPECT_EQ(entry.tensor.bytes(), 20u);
+  EXPECT_EQ(adamw.state_tensors()[1].state.name, "exp_avg_sq");
+  for (const StateTensor& entry : adamw.state_tensors()) EXPECT_EQ(entry.tensor.bytes(), 20u);
   EXPECT_TRUE(Optimizer(*kernels, *memory, {segment}, sgd()).state_tensors().empty());
   EXPECT_THROW(sgd({.nesterov = true}), Error);
+  segment.master = segment.gradient =
+      Tensor::zeros({2, 3, 4}, DType::f32, *memory, MemoryTag::parameters);
+  Optimizer factored(*kernels, *memory, {segment}, nn::adafactor());
+  const std::vector<StateTensor> means = factored.state_tensors();
+  ASSERT_EQ(means.size(), 2u);
+  EXPECT_EQ(means[0].state.name, "exp_avg_sq_row");
+  EXPECT_EQ(means[0].tensor.shape(), (Shape{2, 3}));
+  EXPECT_EQ(means[1].state.name, "exp_avg_sq_col");
+  EXPECT_EQ(means[1].tensor.shape(), (Shape{2, 4}));
 }
 
 TEST(LossScaler, GrowsAfterTheWindowAndShrinksOnOverflow) {

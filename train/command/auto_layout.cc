@@ -17,7 +17,6 @@ struct Subject {
   parallel::Machine machine;
   parallel::ModelShape shape;
   DType dtype;
-  int moments;
 };
 
 Subject subject_of(const RunArguments& arguments, const RunSetup& setup, int ranks) {
@@ -27,8 +26,8 @@ Subject subject_of(const RunArguments& arguments, const RunSetup& setup, int ran
               "machine: {} is no chain of units, so that its step "
               "cannot be predicted",
               setup.task->describe());
-  Subject subject{parallel::find_machine(machine), parallel::model_shape(*setup.task->chain()),
-                  DType::f32, static_cast<int>(make_rule(a)->states().size())};
+  Subject subject{parallel::find_machine(machine),
+                  parallel::model_shape(*setup.task->chain(), make_rule(a).get()), DType::f32};
   SHOAL_CHECK(ranks <= subject.machine.devices || subject.machine.network.bandwidth > 1,
               "machine {} has {} devices and no network, and {} ranks train; calibrate it with as "
               "many ranks, or name another",
@@ -83,8 +82,7 @@ Forecast predicted_step(const RunArguments& arguments, const RunSetup& setup, co
   return forecast_of(parallel::predict({.model = subject.shape,
                                         .machine = subject.machine,
                                         .plan = plan,
-                                        .run = run_shape(a, world.size, setup.block_size),
-                                        .moments = subject.moments}),
+                                        .run = run_shape(a, world.size, setup.block_size)}),
                      arguments.layout.machine);
 }
 
@@ -106,7 +104,6 @@ Forecast take_fastest_layout(RunArguments& arguments, const RunSetup& setup, con
                                                          .batch = batch,
                                                          .length = setup.block_size,
                                                          .dtype = subject.dtype,
-                                                         .moments = subject.moments,
                                                          .keep = 1});
   SHOAL_CHECK(!found.fastest.empty(),
               "auto: no layout fits {} ranks of {}; the smallest needs {:.1f} GB a rank",

@@ -510,8 +510,9 @@ void check_arguments(const TrainingArguments& a) {
         "stochastic_rounding is of bf16 parameters, and with bf16 auto they may be f32; set bf16 "
         "true");
   if (a.stochastic_rounding && !make_rule(a)->rounds())
-    refuse(fmt::format("stochastic_rounding is true, but optim is {}; adamw, lamb and lion have it",
-                       a.optim));
+    refuse(fmt::format(
+        "stochastic_rounding is true, but optim is {}; adamw, lamb, lion and adafactor have it",
+        a.optim));
   if (a.grad_scaler_backoff_factor >= 1)
     refuse(fmt::format("grad_scaler_backoff_factor is {}; it is below 1",
                        a.grad_scaler_backoff_factor));

@@ -31,10 +31,17 @@ std::vector<LocalShard> local_moments(const parallel::DistributedOptimizer& opti
                                       Which which) {
   std::vector<LocalShard> all;
   for (const parallel::StateRun& run : optimizer.state_runs())
-    if (!run.state.empty() && (which == Which::all || run.writes))
-      all.push_back({shard_of(*run.parameter, run.first, run.first + run.tensor.count(),
-                              run.tensor.dtype(), run.state + "/"),
+    if (!run.state.name.empty() && (which == Which::all || run.writes)) {
+      const std::string prefix = run.state.name + "/";
+      const nn::Parameter& parameter = *run.parameter;
+      all.push_back({run.state.mean_over > 0
+                         ? whole_tensor(prefix + parameter.name(),
+                                        nn::state_shape(run.state, parameter.whole_shape()),
+                                        run.tensor.dtype())
+                         : shard_of(parameter, run.first, run.first + run.tensor.count(),
+                                    run.tensor.dtype(), prefix),
                      run.tensor});
+    }
   return all;
 }
 

@@ -33,6 +33,8 @@ const std::vector<Row>& rows() {
          return nn::lion(
              {.beta1 = a.adam_beta1, .beta2 = a.adam_beta2, .weight_decay = a.weight_decay});
        }},
+      {{"adafactor"},
+       [](const TrainingArguments& a) { return nn::adafactor({.weight_decay = a.weight_decay}); }},
       {{"lamb"}, [](const TrainingArguments& a) { return nn::lamb({.adam = adam(a)}); }},
   };
   return rows;

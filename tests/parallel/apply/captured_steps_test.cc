@@ -94,7 +94,7 @@ class PlannedRank {
       std::ranges::sort(*to);
     }
     for (const StateRun& run : optimizer_->state_runs())
-      if (run.writes) collect(*run.parameter, run.state + "/", run.first, run.tensor, steps.state);
+      if (run.writes) collect(run, steps.state);
   }
   std::vector<std::string> said;
 

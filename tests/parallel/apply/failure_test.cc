@@ -41,7 +41,7 @@ class FailingRule final : public nn::UpdateRule {
  public:
   explicit FailingRule(bool fails) : fails_(fails) {}
   std::string name() const override { return "a rule that fails"; }
-  std::vector<std::string> states() const override { return {}; }
+  std::vector<nn::RuleState> states(const Shape&) const override { return {}; }
   void update(const nn::RuleStep&) const override {
     if (fails_) throw_error(ErrorCode::internal, "{}", kWhy);
   }

@@ -26,8 +26,12 @@ constexpr int kContiguous = 1 << 20;
 
 TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
   const auto held = [](int level, DType dtype, std::int64_t persistent = 0) {
-    const StateMemory memory = state_memory(
-        {.elements = 1000, .persistent = persistent, .dtype = dtype, .level = level, .shards = 4});
+    const StateMemory memory = state_memory({.elements = 1000,
+                                             .persistent = persistent,
+                                             .dtype = dtype,
+                                             .level = level,
+                                             .shards = 4,
+                                             .states = 2000});
     return std::vector<double>{memory.parameters, memory.gradients, memory.optimizer};
   };
   using ::testing::ElementsAre;
@@ -37,9 +41,16 @@ TEST(LayoutMemory, StateIsDividedByTheShardsOfItsLevel) {
   EXPECT_THAT(held(3, DType::f32), ElementsAre(1000, 1000, 2000));
   EXPECT_THAT(held(3, DType::f32, 200), ElementsAre(4 * (200 + 200), 1000, 2000));
   EXPECT_THAT(held(3, DType::bf16), ElementsAre(500, 1000, 3000)) << "and f32 masters";
-  const StateMemory rounded = state_memory(
-      {.elements = 1000, .dtype = DType::bf16, .level = 1, .shards = 4, .masters = false});
+  const StateMemory rounded = state_memory({.elements = 1000,
+                                            .dtype = DType::bf16,
+                                            .level = 1,
+                                            .shards = 4,
+                                            .states = 2000,
+                                            .masters = false});
   EXPECT_EQ(rounded.optimizer, 2000) << "stochastic rounding needs no masters";
+  const StateMemory factored =
+      state_memory({.elements = 1000, .level = 1, .shards = 4, .states = 100, .means = 30});
+  EXPECT_EQ(factored.optimizer, 4 * (100 / 4 + 30)) << "means of rows and columns are whole";
 }
 
 // Embeddings, four blocks and a head. The stream between units has 8 bytes.
@@ -159,7 +170,7 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
     };
     mine.counted = {bytes(MemoryTag::parameters), bytes(MemoryTag::gradients),
                     bytes(MemoryTag::optimizer)};
-    mine.formula = state_memory(state_request(model));
+    mine.formula = state_memory(state_request(model, *nn::adamw()));
     mine.message_bytes = static_cast<double>(rows) * length * 64 * 4;
     mine.activations = static_cast<double>(room.memory.usage(MemoryTag::activations).peak);
     if (shape.tp > 1) return;
@@ -184,13 +195,14 @@ struct ExactCase {
   DType dtype = DType::f32;
   int degree = 0;
   bool rounded = false;
-  bool apart = false;  // masters and moments are in host memory
-  bool lora = false;   // only adapters learn
+  bool apart = false;     // masters and moments are in host memory
+  bool lora = false;      // only adapters learn
+  bool factored = false;  // Adafactor
   friend void PrintTo(const ExactCase& c, std::ostream* out) {
-    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
+    *out << fmt::format("rdp{}_pp{}_tp{}_level{}_{}{}{}{}{}{}", c.shape.rdp, c.shape.pp, c.shape.tp,
                         c.level, to_string(c.dtype), c.degree > 0 ? "_by_two" : "",
-                        c.rounded ? "_rounded" : "", c.apart ? "_apart" : "",
-                        c.lora ? "_lora" : "");
+                        c.rounded ? "_rounded" : "", c.apart ? "_apart" : "", c.lora ? "_lora" : "",
+                        c.factored ? "_adafactor" : "");
   }
 };
 
@@ -230,7 +242,8 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
         .masters = how.apart ? &host : nullptr};
     {
       ParallelModel model(room.context, gpt2, mesh, options);
-      DistributedOptimizer optimizer(model, nn::adamw(), {}, options.masters);
+      const auto rule = [&] { return how.factored ? nn::adafactor() : nn::adamw(); };
+      DistributedOptimizer optimizer(model, rule(), {}, options.masters);
       const std::vector<std::int32_t> values(2 * 8, 3);
       const Tensor ids = room.ids({2, 8}, values);
       const std::vector<Microbatch> batches(static_cast<std::size_t>(how.shape.pp),
@@ -241,7 +254,7 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
       }
       model.wait_for_values();
       group->host().barrier()->wait();
-      const StateMemory plan = exact_state_memory(model);
+      const StateMemory plan = exact_state_memory(model, *rule());
       const auto bytes = [&](MemoryTag tag) {
         return static_cast<double>(room.memory.usage(tag).current);
       };
@@ -259,13 +272,15 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
       }
       // The exact plan exceeds the formulas by at most a cache line for each tensor, part and
       // bucket.
-      const StateMemory formula = state_memory(state_request(model));
+      const StateRequest request = state_request(model, *rule());
+      const StateMemory formula = state_memory(request);
       const auto gaps =
           64.0 * how.shape.rdp * (4.0 * static_cast<double>(model.parameters().size()));
       for (const auto& [exact, about] : {std::pair{plan.parameters, formula.parameters},
                                          std::pair{plan.gradients, formula.gradients},
                                          std::pair{plan.optimizer, formula.optimizer}}) {
-        EXPECT_GE(exact, about);
+        // A shard has the means only of parameters that it has elements of.
+        EXPECT_GE(exact, about - (how.level > 0 ? 4.0 * static_cast<double>(request.means) : 0));
         EXPECT_LE(exact, about + gaps);
       }
     }
@@ -275,26 +290,35 @@ TEST_P(Exactly, EachTagHoldsWhatThePlanSays) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Exactly,
-    ::testing::Values(ExactCase{{1, 1, 1}}, ExactCase{{1, 1, 1}, 0, DType::bf16},
-                      ExactCase{{2, 1, 1}, 0, DType::bf16}, ExactCase{{2, 1, 1}, 1, DType::bf16},
-                      ExactCase{{2, 1, 1}, 2, DType::bf16}, ExactCase{{2, 1, 1}, 3, DType::bf16},
-                      ExactCase{{2, 1, 1}, 1}, ExactCase{{2, 1, 1}, 3},
-                      ExactCase{{4, 1, 1}, 2, DType::bf16, 2}, ExactCase{{1, 1, 2}},
-                      ExactCase{{1, 1, 2}, 0, DType::bf16}, ExactCase{{1, 2, 1}},
-                      ExactCase{{1, 2, 1}, 0, DType::bf16}, ExactCase{{2, 2, 1}, 3, DType::bf16},
-                      ExactCase{{2, 1, 2}, 1, DType::bf16},
-                      ExactCase{{1, 1, 1}, 0, DType::bf16, 0, true},
-                      ExactCase{{2, 1, 1}, 1, DType::bf16, 0, true},
-                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, true},
-                      ExactCase{{1, 1, 1}, 0, DType::bf16, 0, false, true},
-                      ExactCase{{2, 1, 1}, 1, DType::bf16, 0, false, true},
-                      ExactCase{{2, 2, 1}, 3, DType::bf16, 0, false, true},
-                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, true},
-                      ExactCase{{1, 1, 1}, 0, DType::f32, 0, false, false, true},
-                      ExactCase{{2, 2, 1}, 0, DType::bf16, 0, false, false, true},
-                      ExactCase{{1, 1, 2}, 0, DType::bf16, 0, false, false, true},
-                      ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, false, true},
-                      ExactCase{{2, 1, 1}, 3, DType::bf16, 0, false, false, true}),
+    ::testing::Values(
+        ExactCase{{1, 1, 1}}, ExactCase{{1, 1, 1}, 0, DType::bf16},
+        ExactCase{{2, 1, 1}, 0, DType::bf16}, ExactCase{{2, 1, 1}, 1, DType::bf16},
+        ExactCase{{2, 1, 1}, 2, DType::bf16}, ExactCase{{2, 1, 1}, 3, DType::bf16},
+        ExactCase{{2, 1, 1}, 1}, ExactCase{{2, 1, 1}, 3}, ExactCase{{4, 1, 1}, 2, DType::bf16, 2},
+        ExactCase{{1, 1, 2}}, ExactCase{{1, 1, 2}, 0, DType::bf16}, ExactCase{{1, 2, 1}},
+        ExactCase{{1, 2, 1}, 0, DType::bf16}, ExactCase{{2, 2, 1}, 3, DType::bf16},
+        ExactCase{{2, 1, 2}, 1, DType::bf16}, ExactCase{{1, 1, 1}, 0, DType::bf16, 0, true},
+        ExactCase{{2, 1, 1}, 1, DType::bf16, 0, true},
+        ExactCase{{2, 1, 1}, 3, DType::bf16, 0, true},
+        ExactCase{{1, 1, 1}, 0, DType::bf16, 0, false, true},
+        ExactCase{{2, 1, 1}, 1, DType::bf16, 0, false, true},
+        ExactCase{{2, 2, 1}, 3, DType::bf16, 0, false, true},
+        ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, true},
+        ExactCase{{1, 1, 1}, 0, DType::f32, 0, false, false, true},
+        ExactCase{{2, 2, 1}, 0, DType::bf16, 0, false, false, true},
+        ExactCase{{1, 1, 2}, 0, DType::bf16, 0, false, false, true},
+        ExactCase{{2, 1, 2}, 1, DType::f32, 0, false, false, true},
+        ExactCase{{2, 1, 1}, 3, DType::bf16, 0, false, false, true},
+        ExactCase{.shape = {1, 1, 1}, .factored = true},
+        ExactCase{.shape = {2, 1, 1}, .dtype = DType::bf16, .factored = true},
+        ExactCase{.shape = {1, 1, 2}, .apart = true, .factored = true},
+        ExactCase{.shape = {1, 2, 1}, .dtype = DType::bf16, .lora = true, .factored = true},
+        ExactCase{.shape = {2, 1, 2}, .level = 1, .factored = true},
+        ExactCase{.shape = {2, 1, 1},
+                  .level = 3,
+                  .dtype = DType::bf16,
+                  .rounded = true,
+                  .factored = true}),
     ::testing::PrintToStringParamName());
 
 double elements_of_model() {

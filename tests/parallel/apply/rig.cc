@@ -86,25 +86,48 @@ std::int64_t sum_over_samples(ProcessMesh& mesh, const ParallelModel& model, std
   return value;
 }
 
-void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
-             const Tensor& run, Whole& into) {
-  const auto count = static_cast<std::size_t>(parameter.whole_shape().count());
-  std::vector<double>& whole = into.values[prefix + parameter.name()];
-  std::vector<int>& writers = into.writers[prefix + parameter.name()];
+namespace {
+
+std::string name_of(const StateRun& run) {
+  return (run.state.name.empty() ? "" : run.state.name + "/") + run.parameter->name();
+}
+
+// For each element of the run, its index in the whole tensor.
+std::vector<std::size_t> places_in(const StateRun& run) {
+  std::vector<std::size_t> places(static_cast<std::size_t>(run.tensor.count()));
+  if (run.state.mean_over > 0) {  // whole
+    std::iota(places.begin(), places.end(), std::size_t{0});
+    return places;
+  }
+  const std::vector<std::size_t> all = places_of(*run.parameter);
+  std::copy_n(all.begin() + run.first, places.size(), places.begin());
+  return places;
+}
+
+}  // namespace
+
+void collect(const StateRun& run, Whole& into) {
+  const Shape& whole_parameter = run.parameter->whole_shape();
+  const auto count = static_cast<std::size_t>(state_shape(run.state, whole_parameter).count());
+  std::vector<double>& whole = into.values[name_of(run)];
+  std::vector<int>& writers = into.writers[name_of(run)];
   whole.resize(count);
   writers.resize(count);
-  const std::vector<std::size_t> places = places_of(parameter);
+  const std::vector<std::size_t> places = places_in(run);
   std::vector<float> values;
-  if (run.dtype() == DType::bf16)
-    for (const bfloat16 value : testing::values_of<bfloat16>(run))
+  if (run.tensor.dtype() == DType::bf16)
+    for (const bfloat16 value : testing::values_of<bfloat16>(run.tensor))
       values.push_back(static_cast<float>(value));
   else
-    values = testing::values_of<float>(run);
+    values = testing::values_of<float>(run.tensor);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t place = places[static_cast<std::size_t>(first) + i];
-    whole[place] = static_cast<double>(values[i]);
-    ++writers[place];
+    whole[places[i]] = static_cast<double>(values[i]);
+    ++writers[places[i]];
   }
+}
+
+void collect(const nn::Parameter& parameter, std::int64_t first, const Tensor& run, Whole& into) {
+  collect({.parameter = &parameter, .state = {}, .first = first, .tensor = run}, into);
 }
 
 ParallelPlan plan_of(const Layout& layout) {
@@ -134,19 +157,15 @@ namespace {
 
 constexpr double kRate = 3e-3;
 
-std::string prefix_of(const StateRun& run) { return run.state.empty() ? "" : run.state + "/"; }
-
 void load(const StateRun& run, const Whole& from) {
-  const std::vector<std::size_t> places = places_of(*run.parameter);
-  const std::vector<double>& whole = from.values.at(prefix_of(run) + run.parameter->name());
+  const std::vector<double>& whole = from.values.at(name_of(run));
   std::vector<float> values;
-  for (std::int64_t i = 0; i < run.tensor.count(); ++i)
-    values.push_back(static_cast<float>(whole[places[static_cast<std::size_t>(run.first + i)]]));
+  for (const std::size_t place : places_in(run)) values.push_back(static_cast<float>(whole[place]));
   testing::set_values(run.tensor, values);
 }
 
 void disturb(const StateRun& run) {
-  if (!run.state.empty()) return;
+  if (!run.state.name.empty()) return;
   std::vector<float> values = testing::values_of<float>(run.tensor);
   for (std::size_t i = 0; i < values.size(); ++i)
     if (i % 3 < 2) values[i] = std::nextafter(values[i], i % 3 == 0 ? 10.0f : -10.0f);
@@ -179,12 +198,14 @@ class LambOfParts final : public nn::UpdateRule {
  public:
   explicit LambOfParts(std::unique_ptr<nn::UpdateRule> lamb) : lamb_(std::move(lamb)) {}
   std::string name() const override { return lamb_->name(); }
-  std::vector<std::string> states() const override { return lamb_->states(); }
-  bool needs_squares() const override { return lamb_->needs_squares(); }
+  std::vector<nn::RuleState> states(const Shape& parameter) const override {
+    return lamb_->states(parameter);
+  }
+  std::int64_t sums(const Shape& parameter) const override { return lamb_->sums(parameter); }
   void update(const nn::RuleStep& step) const override {
     nn::UpdateGroup alone;
-    lamb_->update(
-        {step.kernels, step.segments, step.states, step.state, step.squares, alone, step.stream});
+    lamb_->update({step.kernels, step.segments, step.states, step.state, step.sums, step.places,
+                   alone, step.stream});
   }
 
  private:
@@ -193,6 +214,7 @@ class LambOfParts final : public nn::UpdateRule {
 
 std::unique_ptr<nn::UpdateRule> make_rule(Rule rule) {
   if (rule == Rule::adamw) return nn::adamw({.weight_decay = 0.1});
+  if (rule == Rule::adafactor) return nn::adafactor({.weight_decay = 0.1});
   nn::LambOptions options;
   options.adam.weight_decay = 0.1;
   auto lamb = nn::lamb(options);
@@ -202,8 +224,9 @@ std::unique_ptr<nn::UpdateRule> make_rule(Rule rule) {
 
 nn::StepOutcome update(DistributedOptimizer& optimizer, Rank& rank, Rule rule) {
   // LAMB's rate is relative to the norm of a parameter.
-  return optimizer.step(
-      rank.state, {.learning_rate = rule == Rule::adamw ? kRate : 5e-2, .max_gradient_norm = 0.5});
+  const bool lamb = rule == Rule::lamb || rule == Rule::lamb_of_parts;
+  return optimizer.step(rank.state,
+                        {.learning_rate = lamb ? 5e-2 : kRate, .max_gradient_norm = 0.5});
 }
 
 // Steps on a device for which no host thread waits, and their results.
@@ -383,8 +406,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
       if (step == from) {
         const std::scoped_lock lock(mutex);
         for (const OwnedRun& run : model.owned())
-          if (run.writes)
-            collect(*run.parameter, "", run.first, run.segment.gradient, result.first);
+          if (run.writes) collect(*run.parameter, run.first, run.segment.gradient, result.first);
       }
       const nn::StepOutcome outcome = update(optimizer, rank, layout.rule);
       asked();
@@ -416,8 +438,7 @@ Trained trained(const Layout& layout, int from, int to, const Whole* start) {
     {
       const std::scoped_lock lock(mutex);
       for (const StateRun& run : optimizer.state_runs())
-        if (run.writes)
-          collect(*run.parameter, prefix_of(run), run.first, run.tensor, result.state);
+        if (run.writes) collect(run, result.state);
     }
     group->barrier()->wait();
   });

@@ -156,7 +156,7 @@ inline nn::EncoderDecoderConfig tiny_encoder_decoder(const Task& task) {
 std::unique_ptr<nn::Chain> make_model(const Task& task);
 
 // lamb_of_parts is wrong on purpose: its trust ratios are those of a rank's part of a parameter.
-enum class Rule { adamw, lamb, lamb_of_parts };
+enum class Rule { adamw, lamb, lamb_of_parts, adafactor };
 
 struct Layout {
   Task task = {};
@@ -205,7 +205,9 @@ struct Layout {
     if (rounded) all += "_rounded";
     if (apart) all += "_apart";
     if (disturbed) all += "_disturbed";
-    if (rule != Rule::adamw) all += rule == Rule::lamb ? "_lamb" : "_lamb_of_parts";
+    if (rule == Rule::lamb) all += "_lamb";
+    if (rule == Rule::lamb_of_parts) all += "_lamb_of_parts";
+    if (rule == Rule::adafactor) all += "_adafactor";
     std::replace(all.begin(), all.end(), '-', '_');
     return all;
   }
@@ -267,8 +269,8 @@ std::vector<std::size_t> places_of(const nn::Parameter& parameter);
 // The sum over the ranks that have different samples. Blocks.
 std::int64_t sum_over_samples(ProcessMesh& mesh, const ParallelModel& model, std::int64_t value);
 // Writes `run`, which begins at the parameter's element `first`, into the whole tensor of `into`.
-void collect(const nn::Parameter& parameter, const std::string& prefix, std::int64_t first,
-             const Tensor& run, Whole& into);
+void collect(const nn::Parameter& parameter, std::int64_t first, const Tensor& run, Whole& into);
+void collect(const StateRun& run, Whole& into);
 ParallelPlan plan_of(const Layout& layout);
 ParallelOptions options_of(const Layout& layout);
 

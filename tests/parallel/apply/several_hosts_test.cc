@@ -88,7 +88,7 @@ void train(const Layout& layout, const std::string& hosts, Outcome& outcome) {
                            mesh.place().tp);
         const std::scoped_lock lock(mutex);
         if (step == 0 && run.writes)
-          collect(*run.parameter, "", run.first, gradient, outcome.gradients);
+          collect(*run.parameter, run.first, gradient, outcome.gradients);
       }
       // The step clips, so a differing norm would give different weights.
       const double norm =

@@ -35,10 +35,13 @@ json plain_machine() {
           {"software", {{"optimizer_efficiency", 1}}}};
 }
 
-ModelShape gpt2_shape(int layers = 4, int channels = 256, int vocabulary = 1000) {
+std::unique_ptr<nn::CausalLm> gpt2(int layers = 4, int channels = 256, int vocabulary = 1000) {
   const json config = {{"model_type", "gpt2"}, {"vocab_size", vocabulary}, {"n_embd", channels},
                        {"n_head", 4},          {"n_layer", layers},        {"n_positions", 128}};
-  return model_shape(*nn::make_causal_lm(config, "test"));
+  return nn::make_causal_lm(config, "test");
+}
+ModelShape gpt2_shape(int layers = 4, int channels = 256, int vocabulary = 1000) {
+  return model_shape(*gpt2(layers, channels, vocabulary));
 }
 
 TEST(ModelShape, ReadsTheSizesOfEachUnit) {
@@ -382,27 +385,49 @@ SearchRequest small_search(const ModelShape& shape, const Machine& machine) {
   return {.model = shape, .machine = machine, .ranks = 8, .batch = 32, .length = 128, .keep = 7};
 }
 
+// A matrix of Adafactor's has means of rows and columns, a vector a number for each element.
+double adafactor_numbers(const nn::Chain& model) {
+  double numbers = 0;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    const Shape& shape = parameter->shape();
+    numbers += static_cast<double>(shape.rank() == 2 ? shape[0] + shape[1] : shape.count());
+  }
+  return numbers;
+}
+
 TEST(Predict, TheUpdateRuleDecidesTheOptimizersBytes) {
-  const ModelShape shape = gpt2_shape();
+  const auto model = gpt2();
   const Machine machine = read_machine(plain_machine(), "test");
   ParallelPlan plan;
   plan.precision.dtype = DType::f32;
-  const auto elements = static_cast<double>(shape.elements());
-  const auto with = [&](int moments) {
-    return predict({.model = shape,
+  const auto with = [&](const nn::UpdateRule& rule) {
+    return predict({.model = model_shape(*model, &rule),
                     .machine = machine,
                     .plan = plan,
-                    .run = {.ranks = 1, .batch = 2, .length = 128},
-                    .moments = moments});
+                    .run = {.ranks = 1, .batch = 2, .length = 128}});
   };
-  const Prediction adam = with(2), lion = with(1);
+  const auto elements = static_cast<double>(model_shape(*model).elements());
+  const Prediction adam = with(*nn::adamw()), lion = with(*nn::lion()), sgd = with(*nn::sgd()),
+                   momentum = with(*nn::sgd({.momentum = 0.9})), factored = with(*nn::adafactor());
   EXPECT_EQ(adam.stages[0].state.optimizer, 8 * elements);
   EXPECT_EQ(lion.stages[0].state.optimizer, 4 * elements);
-  EXPECT_DOUBLE_EQ(lion.parts.optimizer, adam.parts.optimizer * 5 / 7);
-  SearchRequest request = small_search(shape, machine);
-  const double most = search(request).fastest.front().prediction.parts.optimizer;
-  request.moments = 1;
-  EXPECT_LT(search(request).fastest.front().prediction.parts.optimizer, most);
+  EXPECT_EQ(momentum.stages[0].state.optimizer, 4 * elements);
+  EXPECT_EQ(sgd.stages[0].state.optimizer, 0);
+  const double numbers = adafactor_numbers(*model);
+  EXPECT_LT(numbers, 0.05 * elements);
+  EXPECT_EQ(factored.stages[0].state.optimizer, 4 * numbers);
+  // Gradient, master read and written; moments read and written. Adafactor reads the gradient 4
+  // times.
+  EXPECT_NEAR(lion.parts.optimizer, adam.parts.optimizer * 5 / 7, 1e-12);
+  EXPECT_NEAR(sgd.parts.optimizer, adam.parts.optimizer * 3 / 7, 1e-12);
+  EXPECT_NEAR(factored.parts.optimizer,
+              adam.parts.optimizer * (6 * elements + 2 * numbers) / (7 * elements), 1e-12);
+  const auto fastest = [&](const nn::UpdateRule& rule) {
+    const ModelShape shape = model_shape(*model, &rule);
+    return search(small_search(shape, machine)).fastest.front().prediction;
+  };
+  EXPECT_LT(fastest(*nn::lion()).parts.optimizer, fastest(*nn::adamw()).parts.optimizer);
+  EXPECT_LT(fastest(*nn::adafactor()).memory, fastest(*nn::lion()).memory);
 }
 
 TEST(Predict, PricesAStep) {

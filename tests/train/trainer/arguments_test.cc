@@ -194,7 +194,8 @@ TEST(Arguments, DefaultsAreTransformers) {
 // The accepted values of options with named values. All others are refused with a list of these.
 TEST(Arguments, ChoicesOfTransformersAreTakenOrRefusedWithThoseThatAre) {
   const std::map<std::string, std::set<std::string>> taken = {
-      {"optim", {"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "lion_32bit", "sgd"}},
+      {"optim",
+       {"adafactor", "adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "lion_32bit", "sgd"}},
       {"lr_scheduler_type",
        {"linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant",
         "constant_with_warmup", "inverse_sqrt", "warmup_stable_decay"}},

@@ -149,7 +149,7 @@ void expect_same_files(const std::string& a, const std::string& b) {
 // checkpoint of the other kind.
 TEST_P(RanksOnGpu, HaveTheirOptimizersInTheHostsMemory) {
   SHOAL_NEEDS_GPU();
-  for (const std::string optim : {"adamw", "lamb"}) {
+  for (const std::string optim : {"adamw", "lamb", "adafactor"}) {
     const TemporaryDirectory output;
     const auto run = [&](const char* to, bool offloads, const char* from = nullptr) {
       return train(GetParam(), output / to, {.change = [&](TrainingArguments& a) {

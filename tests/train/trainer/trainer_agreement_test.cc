@@ -31,6 +31,15 @@ class FaultyRule final : public kernels::OptimizerKernels {
     sound_.lion_many(args, stream);
   }
   void sgd(const kernels::SgdArgs& args, Stream stream) override { sound_.sgd(args, stream); }
+  void adafactor_sums(const kernels::AdafactorArgs& args, Stream stream) override {
+    sound_.adafactor_sums(args, stream);
+  }
+  void adafactor_moments(const kernels::AdafactorArgs& args, Stream stream) override {
+    sound_.adafactor_moments(args, stream);
+  }
+  void adafactor_apply(const kernels::AdafactorArgs& args, Stream stream) override {
+    sound_.adafactor_apply(args, stream);
+  }
   void lamb_moments(const kernels::LambArgs& args, Stream stream) override {
     sound_.lamb_moments(args, stream);
   }

@@ -40,7 +40,7 @@ TEST(TrainerResume, IsBitIdenticalInBf16) {
 
 // The bits of stochastic rounding depend on the update's number and the element, not on the run.
 TEST(TrainerResume, IsBitIdenticalWithStochasticRounding) {
-  for (const std::string optim : {"adamw", "lamb", "lion"}) {
+  for (const std::string optim : {"adamw", "lamb", "lion", "adafactor"}) {
     auto arguments = toy_arguments("");
     arguments.bf16 = arguments.stochastic_rounding = true;
     arguments.optim = optim;

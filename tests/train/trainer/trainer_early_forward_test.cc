@@ -33,6 +33,7 @@ TEST(TrainerEarlyForward, ChangesNoBit) {
       {"bf16", 2, [](auto& a) { a.bf16 = true; }},
       {"lamb", 2, [](auto& a) { a.optim = "lamb"; }},
       {"lion", 2, [](auto& a) { a.optim = "lion"; }},
+      {"adafactor", 2, [](auto& a) { a.optim = "adafactor"; }},
       {"checkpointing", 2, [](auto& a) { a.gradient_checkpointing = true; }},
   };
   for (const Case& c : cases) {

@@ -46,15 +46,21 @@ std::vector<Layout> saved_layouts() {
   };
 }
 
-TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
+// The worst distance of losses to those of a run that never stopped.
+double expect_layouts_continue(const std::string& optim) {
   const TemporaryDirectory output;
   const RunOptions options{.samples = 48};
   const bool full = std::getenv("SHOAL_TEST_FULL") != nullptr;  // NOLINT(concurrency-mt-unsafe)
-  const auto whole = run_on({.on_mesh = false}, arguments_for(output / "whole", 8), options);
+  const auto arguments_of = [&](const std::string& directory) {
+    auto arguments = arguments_for(directory, 8);
+    arguments.optim = optim;
+    return arguments;
+  };
+  const auto whole = run_on({.on_mesh = false}, arguments_of(output / "whole"), options);
   const auto layouts = saved_layouts();
   double worst = 0;
   for (std::size_t from = 0; from < layouts.size(); ++from) {
-    auto arguments = arguments_for(output / fmt::format("{}", from), 8);
+    auto arguments = arguments_of(output / fmt::format("{}", from));
     RunOptions stopped = options;
     arguments.save_strategy = Interval::steps;
     arguments.save_steps = 4;
@@ -66,7 +72,7 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
     for (std::size_t to = 0; to < layouts.size(); ++to) {
       // Without --full, each layout is the source once and the target once.
       if (!full && to != (from + 3) % layouts.size()) continue;
-      SCOPED_TRACE(layouts[from].text() + " -> " + layouts[to].text());
+      SCOPED_TRACE(optim + " " + layouts[from].text() + " -> " + layouts[to].text());
       const auto rest = run_on(layouts[to], arguments, options);
       const std::vector<double> want(whole.main.losses.begin() + 4, whole.main.losses.end());
       expect_close(want, rest.main.losses, 2e-5);
@@ -74,24 +80,38 @@ TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
         worst = std::max(worst, std::abs(rest.main.losses[i] / want[i] - 1));
     }
   }
+  std::printf("%s, %s layouts: losses within %.1e\n", optim.c_str(), full ? "64 pairs of" : "8",
+              worst);
+  return worst;
+}
+
+TEST(TrainerMesh, EveryLayoutContinuesEveryOther) {
+  const double worst = expect_layouts_continue("adamw");
   RecordProperty("loss_error", fmt::format("{:.2e}", worst));
-  if (full) std::printf("64 pairs of layouts: losses within %.1e\n", worst);
+}
+
+TEST(TrainerMesh, EveryLayoutContinuesEveryOtherWithAdafactor) {
+  expect_layouts_continue("adafactor");
 }
 
 TEST(TrainerMesh, AStoppedRunResumesToTheBit) {
-  const TemporaryDirectory output;
   const Layout layout{.rdp = 2, .pp = 2, .microbatches = 2, .more = kParametersSharded};
-  auto arguments = arguments_for(output / "whole", 20);
-  const auto whole = run_on(layout, arguments, {});
-  arguments.output_dir = output / "broken";
-  const auto stopped = run_on(layout, arguments, {.signal_after = 9});
-  EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 received none
-  EXPECT_EQ(stopped.result.last_checkpoint, output / "broken/checkpoint-9");
-  EXPECT_EQ(checkpoint_problem(output / "broken/checkpoint-9", true), std::nullopt);
-  arguments.resume_from_checkpoint = "true";
-  const auto rest = run_on(layout, arguments, {});
-  EXPECT_EQ(rest.main.losses,
-            std::vector<double>(whole.main.losses.begin() + 9, whole.main.losses.end()));
+  for (const std::string optim : {"adamw", "adafactor"}) {
+    SCOPED_TRACE(optim);
+    const TemporaryDirectory output;
+    auto arguments = arguments_for(output / "whole", 20);
+    arguments.optim = optim;
+    const auto whole = run_on(layout, arguments, {});
+    arguments.output_dir = output / "broken";
+    const auto stopped = run_on(layout, arguments, {.signal_after = 9});
+    EXPECT_EQ(stopped.result.stop_signal, 15);  // although rank 0 received none
+    EXPECT_EQ(stopped.result.last_checkpoint, output / "broken/checkpoint-9");
+    EXPECT_EQ(checkpoint_problem(output / "broken/checkpoint-9", true), std::nullopt);
+    arguments.resume_from_checkpoint = "true";
+    const auto rest = run_on(layout, arguments, {});
+    EXPECT_EQ(rest.main.losses,
+              std::vector<double>(whole.main.losses.begin() + 9, whole.main.losses.end()));
+  }
 }
 
 // Every rank reports the same error, whichever tensors it would hold, for whole

@@ -96,9 +96,12 @@ TEST(Trainer, EachOptionOfTheUpdateHasItsEffect) {
       {"weight_decay", [](auto& a) { a.weight_decay = 0.5; }},
       {"sgd_momentum", [](auto& a) { a.sgd_momentum = 0.9; }}};
   const auto usual = losses("adamw", {}), lamb = losses("lamb", {}), sgd = losses("sgd", {}),
-             lion = losses("lion", {});
+             lion = losses("lion", {}), adafactor = losses("adafactor", {});
   EXPECT_NE(usual, lamb);
   EXPECT_NE(usual, lion);
+  EXPECT_NE(usual, adafactor);
+  EXPECT_NE(adafactor, losses("adafactor", [](auto& a) { a.weight_decay = 0.5; }));
+  EXPECT_EQ(adafactor, losses("adafactor", [](auto& a) { a.adam_beta2 = 0.9; })) << "it has none";
   for (const auto& [name, change] : of_all) EXPECT_NE(usual, losses("adamw", change)) << name;
   for (const auto& [name, change] : of_adam) {
     EXPECT_NE(usual, losses("adamw", change)) << name;

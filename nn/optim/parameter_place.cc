@@ -1,4 +1,4 @@
-#include "shoal/nn/optim/rounding_place.h"
+#include "shoal/nn/optim/parameter_place.h"
 
 #include <algorithm>
 
@@ -48,10 +48,8 @@ std::vector<Run> runs_of(const Parameter& parameter) {
 
 }  // namespace
 
-kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t seed,
-                                      std::int64_t first) {
-  kernels::RoundingPlace place{
-      .seed = seed, .parameter = hash_name(parameter.name()), .first = first};
+kernels::ElementPlace element_place(const Parameter& parameter, std::int64_t first) {
+  kernels::ElementPlace place{.first = first};
   const std::vector<Run> runs = parameter.is_part() ? runs_of(parameter) : std::vector<Run>{};
   if (runs.empty()) return place;
   place.base = runs[0].whole;
@@ -62,16 +60,35 @@ kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t 
   while (row < runs.size() && runs[row].whole - runs[row - 1].whole == place.run_step) ++row;
   place.row = static_cast<std::int64_t>(row) * place.run;
   if (row < runs.size()) place.row_step = runs[row].whole - place.base;
-  kernels::RoundingPlace all = place;
+  kernels::ElementPlace all = place;
   all.first = 0;
   for (const Run& run : runs)
     if (run.count != place.run || all.element(run.here) != static_cast<std::uint64_t>(run.whole))
       throw Error(ErrorCode::unavailable,
-                  fmt::format("{} is {} of {} in pieces whose places stochastic rounding does not "
-                              "know",
+                  fmt::format("{} is {} of {} in pieces whose places stochastic rounding and "
+                              "Adafactor do not know",
                               parameter.name(), to_string(parameter.shape()),
                               to_string(parameter.whole_shape())),
-                  "leave stochastic_rounding out");
+                  "leave stochastic_rounding out, and take another optim than adafactor");
+  return place;
+}
+
+kernels::RoundingPlace rounding_place(const Parameter& parameter, std::uint64_t seed,
+                                      std::int64_t first) {
+  kernels::RoundingPlace place;
+  static_cast<kernels::ElementPlace&>(place) = element_place(parameter, first);
+  place.seed = seed;
+  place.parameter = hash_name(parameter.name());
+  return place;
+}
+
+kernels::MatrixPlace matrix_place(const Shape& whole, const Shape& part) {
+  kernels::MatrixPlace place{.count = whole.count()};
+  if (whole.rank() < 2 || place.count == 0) return place;
+  place.rows = whole[-2];
+  place.columns = whole[-1];
+  place.part_rows = part[-2];
+  place.part_columns = part[-1];
   return place;
 }
 
