@@ -100,6 +100,9 @@ void dropout(const char* operation, const DropoutArgs& args, const ConstView& x)
   SHOAL_CHECK(args.column_offset >= 0 && args.column_offset + columns <= global,
               "{}: columns [{}, {}) of {}", operation, args.column_offset,
               args.column_offset + columns, global);
+  if (!args.rows.defined()) return;
+  shape(operation, "rows", args.rows, Shape{x.shape.rows()});
+  dtype(operation, "rows", args.rows, DType::i32);
 }
 
 void fill(const char* operation, const ConstView& out) {

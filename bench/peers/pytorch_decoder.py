@@ -34,7 +34,7 @@ def build(args):
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
     model.train()
     ids = torch.randint(config.vocab_size, (args.batch, args.length + 1))
-    return pytorch_step.Training(args.variant, Loss(model), (ids[:, :-1], ids[:, 1:]), {})
+    return pytorch_step.Training(args.variant, Loss(model), [((ids[:, :-1], ids[:, 1:]), {})])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """One training step of transformers' BERT, RoBERTa, DistilBERT or ALBERT on CPU: a server
-(pytorch_step.py says how). Random weights and tokens, whole sequences (no padding), the modules'
-own loss, scaled_dot_product_attention.
+(pytorch_step.py says how). Random weights and tokens, the modules' own loss,
+scaled_dot_product_attention. Sequences are whole, or with --lengths padded to the longest of their
+batch, as transformers' DataCollatorWithPadding does.
 """
 
 import torch
@@ -15,6 +16,8 @@ LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
 # Configuration class, sizes, prefix of the classes.
 MODELS = {"bert-base": (transformers.BertConfig, BASE, "Bert"),
           "bert-large": (transformers.BertConfig, LARGE, "Bert"),
+          "minilm": (transformers.BertConfig, dict(BASE, hidden_size=384, intermediate_size=1536),
+                     "Bert"),
           "roberta-base": (transformers.RobertaConfig,
                            dict(BASE, vocab_size=50265, max_position_embeddings=514,
                                 type_vocab_size=1), "Roberta"),
@@ -55,20 +58,35 @@ class Loss(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, ids, **labels):
-        return self.model(input_ids=ids, **labels).loss
+    def forward(self, ids, **named):
+        return self.model(input_ids=ids, **named).loss
+
+
+def make_batch(task, lengths, vocabulary):
+    length = max(lengths)
+    named = make_labels(task, len(lengths), length, vocabulary)
+    if min(lengths) < length:
+        named["attention_mask"] = (torch.arange(length) < torch.tensor(lengths)[:, None]).long()
+        if task == "masked":
+            named["labels"][named["attention_mask"] == 0] = -100
+    return (torch.randint(2, vocabulary, (len(lengths), length)),), named
 
 
 def build(args):
     model, task, vocabulary = make_model(args.model, args.dropout)
     model.train()
-    ids = torch.randint(2, vocabulary, (args.batch, args.length))
-    return pytorch_step.Training(args.variant, Loss(model), (ids,),
-                                 make_labels(task, args.batch, args.length, vocabulary))
+    batches = [[args.length] * args.batch]
+    if args.lengths:
+        with open(args.lengths) as file:
+            batches = [[int(length) for length in line.split()] for line in file]
+        args.steps, args.tokens = len(batches), sum(map(sum, batches)) / len(batches)
+    return pytorch_step.Training(args.variant, Loss(model),
+                                 [make_batch(task, lengths, vocabulary) for lengths in batches])
 
 
 if __name__ == "__main__":
     parser = pytorch_step.arguments(__doc__)
     parser.add_argument("--model", default="bert-base-classification",
                         choices=[f"{model}-{task}" for model in MODELS for task in TASKS])
+    parser.add_argument("--lengths", help="a file of samples' lengths, a batch a line")
     pytorch_step.serve(parser.parse_args(), build)

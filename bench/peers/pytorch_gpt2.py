@@ -63,7 +63,7 @@ def build(args):
     if args.variant.endswith("-matmul"):
         return Bound(args.batch * args.length, args.variant.split("-")[0])
     ids = torch.randint(VOCABULARY, (args.batch, args.length + 1))
-    return pytorch_step.Training(args.variant, Gpt2(), (ids[:, :-1], ids[:, 1:]), {})
+    return pytorch_step.Training(args.variant, Gpt2(), [((ids[:, :-1], ids[:, 1:]), {})])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ sixth lower); --allocator default shows that.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -36,11 +37,11 @@ HELD_MEMORY = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(1 << 40),
 
 
 class Training:
-    """`model(*inputs, **named)` is the loss."""
+    """`model(*inputs, **named)` is the loss. Steps take `batches`, of (inputs, named), in turn."""
 
-    def __init__(self, variant, model, inputs, named):
+    def __init__(self, variant, model, batches):
         precision, _, mode = variant.rpartition("-")
-        self.model, self.inputs, self.named = model, inputs, named
+        self.model, self.batches = model, itertools.cycle(batches)
         self.autocast = precision == "bf16-autocast"
         self.masters = None
         if precision == "bf16-pure":
@@ -53,8 +54,9 @@ class Training:
         self.loss_of = torch.compile(self.model) if mode == "compile" else self.model
 
     def step(self):
+        inputs, named = next(self.batches)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = self.loss_of(*self.inputs, **self.named)
+            loss = self.loss_of(*inputs, **named)
         loss.backward()
         parameters = list(self.model.parameters())
         if self.masters:
@@ -90,7 +92,7 @@ def run_round(work, args):
                 variant=args.variant, batch=args.batch, length=args.length, dropout=args.dropout,
                 threads=args.threads,
                 allocator=args.allocator, steps=args.steps, step_seconds=seconds,
-                tokens_per_second=args.batch * args.length / seconds, loss=loss,
+                tokens_per_second=args.tokens / seconds, loss=loss,
                 peak_rss_bytes=peak_rss(),
                 process_peak_rss_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
@@ -124,6 +126,7 @@ def serve(args, build):
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    args.tokens = args.batch * args.length
     work = build(args)
     start = time.perf_counter()
     for _ in range(args.warmup):

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Arguments {
-  std::string dtype = "bf16", peers, variants, model = "gpt2";
+  std::string dtype = "bf16", peers, variants, model = "gpt2", lengths;
   std::int64_t batch = 4, length = 512;
   double dropout = 0;
   int threads = 2, rounds = 5, warmup = 2;
@@ -63,6 +63,7 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
     }
     command.insert(command.end(), {"--model", arguments.model});
     command.insert(command.end(), {"--dropout", fmt::format("{}", arguments.dropout)});
+    if (!arguments.lengths.empty()) command.insert(command.end(), {"--lengths", arguments.lengths});
     auto server = std::make_unique<ServerProcess>(name, command);
     const ordered_json ready = server->answer();  // sequentially, so that warm-up is not disturbed
     std::cerr << name << ' ' << ready.dump() << std::endl;
@@ -71,12 +72,15 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
   const std::string step = (here / "shoal_bench_training_step").string();
   add("shoal " + arguments.dtype, {step, arguments.dtype});
   add("shoal " + arguments.dtype + "-matmul", {step, arguments.dtype + "-matmul"});
+  if (!arguments.lengths.empty())
+    add("shoal " + arguments.dtype + " padded", {step, arguments.dtype, "--padded"});
   if (arguments.peers.empty()) return contestants;
   const bool gpt2 = arguments.model.starts_with("gpt2");
   SHOAL_CHECK(!gpt2 || (arguments.model == "gpt2" && arguments.dropout == 0),
               "the PyTorch peer runs gpt2 without dropout, not {} with {}", arguments.model,
               arguments.dropout);
   const bool decoder = arguments.model.starts_with("llama") || arguments.model.starts_with("qwen");
+  const bool both = arguments.model == "t5-base" || arguments.model == "bart-base";
   std::string variants = arguments.variants;
   if (variants.empty())
     variants = arguments.dtype == "f32"
@@ -87,6 +91,7 @@ std::vector<Contestant> start(const Arguments& arguments, const std::filesystem:
                                fmt::format("{}/bench/peers/pytorch_{}.py", SHOAL_SOURCE_DIR,
                                            gpt2      ? "gpt2"
                                            : decoder ? "decoder"
+                                           : both    ? "encoder_decoder"
                                                      : "encoder"),
                                variant});
   return contestants;
@@ -98,6 +103,7 @@ void report(const std::vector<Contestant>& contestants) {
   const double with_attention = bound * (1 + contestants[1].attention_share);
   double best = 0;
   for (std::size_t i = 2; i < contestants.size(); ++i) {
+    if (!contestants[i].name.starts_with("pytorch")) continue;
     const double seconds = median(contestants[i].seconds);
     best = best == 0 ? seconds : std::min(best, seconds);
   }
@@ -157,6 +163,8 @@ int main(int argc, char** argv) {
   app.add_option("--model", arguments.model,
                  "gpt2, bert-base-classification, bert-base-answers, albert-base-masked, ...");
   app.add_option("--dropout", arguments.dropout, "all of the model's");
+  app.add_option("--lengths", arguments.lengths,
+                 "a file of samples' lengths, a batch a line (bench/peers/sample_lengths.py)");
   app.add_option("--batch", arguments.batch);
   app.add_option("--length", arguments.length);
   app.add_option("--threads", arguments.threads);

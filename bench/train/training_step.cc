@@ -152,7 +152,7 @@ class Server {
       loss = step();
     }
     const double end = now(), seconds = (end - start) / arguments_.steps;
-    const auto tokens = static_cast<double>(arguments_.workload.batch * arguments_.workload.length);
+    const double tokens = arguments_.workload.tokens();
     ordered_json row{{"operation", arguments_.model + "_step"},
                      {"peer", "shoal"},
                      {"variant", arguments_.variant},
@@ -222,8 +222,16 @@ int main(int argc, char** argv) {
   app.add_option("--dropout", arguments.workload.dropout, "all of the model's");
   app.add_option("--lora-r", arguments.workload.lora_r, "train only adapters of this width");
   app.add_flag("--gradient-checkpointing", arguments.workload.checkpointing);
+  std::string lengths;
+  app.add_option("--lengths", lengths,
+                 "a file of samples' lengths, a batch a line; a round takes all batches");
+  app.add_flag("--padded", arguments.workload.padded, "with --lengths: compute the padding too");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!lengths.empty()) {
+      arguments.workload.lengths = shoal::bench::read_lengths(lengths);
+      arguments.steps = static_cast<int>(arguments.workload.lengths.size());
+    }
     return shoal::bench::serve(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "shoal_bench_training_step: %s\n", error.what());

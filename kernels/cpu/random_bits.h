@@ -1,6 +1,8 @@
 // RandomSite and DropoutArgs resolved for the vectorised Philox.
 #pragma once
 
+#include <algorithm>
+
 #include "shoal/kernels/elementwise.h"
 
 namespace shoal::kernels {
@@ -23,6 +25,7 @@ struct DropoutPlan {
   float scale = 1;
   std::uint32_t sample_first = 0, sample_stride = 1;
   std::int64_t rows_per_sample = 1, row_offset = 0, column_offset = 0, global_columns = 0;
+  const std::int32_t* rows = nullptr;
 
   DropoutPlan(const DropoutArgs& args, std::int64_t columns)
       : key(args.site),
@@ -33,15 +36,18 @@ struct DropoutPlan {
         rows_per_sample(args.rows_per_sample),
         row_offset(args.row_offset),
         column_offset(args.column_offset),
-        global_columns(args.columns ? args.columns : columns) {}
+        global_columns(args.columns ? args.columns : columns),
+        rows(static_cast<const std::int32_t*>(args.rows.data)) {}
 
+  std::int64_t counted(std::int64_t row) const { return rows ? std::max(rows[row], 0) : row; }
   std::uint32_t sample(std::int64_t row) const {
-    return sample_first + static_cast<std::uint32_t>(row / rows_per_sample) * sample_stride;
+    return sample_first +
+           static_cast<std::uint32_t>(counted(row) / rows_per_sample) * sample_stride;
   }
   // Index of the row's first element inside its sample.
   std::uint64_t first_element(std::int64_t row) const {
-    return static_cast<std::uint64_t>((row_offset + row % rows_per_sample) * global_columns +
-                                      column_offset);
+    return static_cast<std::uint64_t>(
+        (row_offset + counted(row) % rows_per_sample) * global_columns + column_offset);
   }
 };
 

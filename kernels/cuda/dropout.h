@@ -16,6 +16,7 @@ inline RowDropout make_row_dropout(const DropoutArgs& args, std::int64_t columns
   rows.row_offset = args.row_offset;
   rows.column_offset = args.column_offset;
   rows.columns = args.columns ? args.columns : columns;
+  rows.rows = static_cast<const std::int32_t*>(args.rows.data);
   if (args.rows_per_sample <= 0xffffffff)
     rows.divisor = Divisor(static_cast<std::uint32_t>(args.rows_per_sample));
   return rows;

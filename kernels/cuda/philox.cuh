@@ -16,19 +16,26 @@ struct RowDropout {
   float scale = 1;              // factor of the kept elements
   std::int64_t rows_per_sample = 1, row_offset = 0, column_offset = 0, columns = 0;
   Divisor divisor;  // by rows_per_sample, used if row and rows_per_sample have 32 bits
+  const std::int32_t* rows = nullptr;  // DropoutArgs::rows, in device memory
 
+  SHOAL_HOST_DEVICE std::int64_t counted(std::int64_t row) const {
+    if (rows == nullptr) return row;
+    return rows[row] < 0 ? 0 : rows[row];
+  }
   // Batch row of the row.
   SHOAL_HOST_DEVICE std::int64_t batch_row(std::int64_t row) const {
     return (row | rows_per_sample) >> 32 == 0 ? divisor.quotient(static_cast<std::uint32_t>(row))
                                               : row / rows_per_sample;
   }
   SHOAL_HOST_DEVICE std::uint32_t sample(std::int64_t row) const {
-    return site.sample_first + static_cast<std::uint32_t>(batch_row(row)) * site.sample_stride;
+    return site.sample_first +
+           static_cast<std::uint32_t>(batch_row(counted(row))) * site.sample_stride;
   }
   // Coordinate of the row's local column 0 inside its sample.
   SHOAL_HOST_DEVICE std::uint64_t first_element(std::int64_t row) const {
+    const std::int64_t at = counted(row);
     return static_cast<std::uint64_t>(
-        (row_offset + row - batch_row(row) * rows_per_sample) * columns + column_offset);
+        (row_offset + at - batch_row(at) * rows_per_sample) * columns + column_offset);
   }
 };
 

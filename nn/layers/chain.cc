@@ -78,6 +78,36 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
   return made;
 }
 
+VisibleRows visible_rows(const Tensor& lengths, std::int64_t length, std::int64_t granularity,
+                         MemoryResource& memory) {
+  SHOAL_CHECK(lengths.dtype() == DType::i32 && lengths.shape().rank() == 1 &&
+                  lengths.device().is_cpu() && granularity > 0,
+              "visible rows of lengths {} {} on {}, in multiples of {}", to_string(lengths.dtype()),
+              to_string(lengths.shape()), to_string(lengths.device()), granularity);
+  const std::int64_t samples = lengths.count();
+  std::vector<std::int32_t> rows;
+  for (std::int64_t sample = 0; sample < samples; ++sample) {
+    const std::int32_t visible = lengths.const_data<std::int32_t>()[sample];
+    SHOAL_CHECK(visible >= 0 && visible <= length, "sample {} has {} visible positions of {}",
+                sample, visible, length);
+    for (std::int32_t i = 0; i < visible; ++i)
+      rows.push_back(static_cast<std::int32_t>(sample * length) + i);
+  }
+  const std::int64_t visible = std::ssize(rows);
+  const std::int64_t count =
+      std::max<std::int64_t>((visible + granularity - 1) / granularity, 1) * granularity;
+  if (8 * count > 7 * samples * length) return {};
+  VisibleRows made{Tensor::empty({count}, DType::i32, memory, MemoryTag::data),
+                   Tensor::empty({samples, length}, DType::i32, memory, MemoryTag::data)};
+  auto* const places = made.places.data<std::int32_t>();
+  std::fill(places, places + made.places.count(), -1);
+  for (std::int64_t i = 0; i < visible; ++i)
+    places[rows[static_cast<std::size_t>(i)]] = static_cast<std::int32_t>(i);
+  rows.resize(static_cast<std::size_t>(count), -1);
+  std::copy(rows.begin(), rows.end(), made.rows.data<std::int32_t>());
+  return made;
+}
+
 std::vector<std::int64_t> Chain::lengths(int /*unit*/, const ChainInput& input) const {
   return {input.ids.shape()[1]};
 }

@@ -61,6 +61,9 @@ struct ChainInput {
   // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
   // [B·T], each once. Negative entries are padding. The head then computes only these rows.
   Tensor target_rows{};
+  // Optional, for chains with computes_visible_rows() and lengths as key_mask: only the visible
+  // positions are computed. Made by visible_rows().
+  VisibleRows visible{};
   // For encoder-decoders, where ids and key_mask are the encoder's: the decoder's ids i32 [B, T]
   // (shifted_right()), and optionally which of them are visible, as key_mask.
   Tensor decoder_ids{}, decoder_mask{};
@@ -81,6 +84,11 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
 // padding costs it a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
 
+// Computes ChainInput::visible from lengths i32 [B] of rows of `length` tokens, in host memory; the
+// filling brings n to a multiple of `granularity`. Undefined if that saves less than an eighth.
+VisibleRows visible_rows(const Tensor& lengths, std::int64_t length, std::int64_t granularity,
+                         MemoryResource& memory);
+
 class Chain : public Module {  // for a custom model, see Sequential
  public:
   // Unit 0 turns ids into hidden states [B, T, channels]; the last unit computes the loss.
@@ -93,6 +101,8 @@ class Chain : public Module {  // for a custom model, see Sequential
   virtual std::vector<std::int64_t> lengths(int unit, const ChainInput& input) const;
   // True if the head computes positions independently, so that it can use target_rows.
   virtual bool reads_target_rows() const { return false; }
+  // True if the units between the first and the last can compute only ChainInput::visible.
+  virtual bool computes_visible_rows() const { return false; }
   // True if a caller that runs all units should keep only each unit's input (checkpoint_group 1).
   virtual bool gradient_checkpointing() const { return false; }
 

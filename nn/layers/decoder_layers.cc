@@ -109,13 +109,14 @@ GroupedSelfAttention::GroupedSelfAttention(const GroupedSelfAttentionConfig& con
 }
 
 Value GroupedSelfAttention::forward(Context& context, const Value& x, const AttentionInput& input) {
-  SHOAL_CHECK(x.tensor.shape().rank() == 3, "{}: an input {}, not [B, T, C]", path(),
-              to_string(x.tensor.shape()));
+  SHOAL_CHECK(x.tensor.shape().rank() == (input.visible.defined() ? 2 : 3),
+              "{}: an input {}, not {}", path(), to_string(x.tensor.shape()),
+              input.visible.defined() ? "[n, C]" : "[B, T, C]");
   AttentionOptions options = attention_options(config_, *dropout, input);
   options.heads = config_.heads;
   options.key_heads = config_.key_heads;
-  return output->forward(
-      context, rotated_attention(context, projections, *config_.rotary, x, input, options));
+  const Value heads = rotated_attention(context, projections, *config_.rotary, x, input, options);
+  return output->forward(context, without_padding(context, heads, input.visible));
 }
 
 AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, const Dropout& dropout,
@@ -135,21 +136,23 @@ AttentionOptions attention_options(const GroupedSelfAttentionConfig& config, con
 Value rotated_attention(Context& context, const HeadProjections& projections, RotaryTable& rotary,
                         const Value& x, const AttentionInput& input,
                         const AttentionOptions& options) {
-  const std::int64_t first =
-      context.activation.first_position + (input.cache ? input.cache->length : 0);
-  const Tensor table = rotary.of(context, first + x.tensor.shape()[1], input.positions.defined());
-  const auto rotated = [&](Value of, const std::optional<Slot<NormLike>>& norm,
-                           std::int64_t heads) {
-    if (norm) of = (*norm)->forward(context, of);
-    const std::int64_t channels = of.tensor.shape()[2] / heads;
-    return nn::rotary(context, std::move(of), table, first, input.positions, channels);
-  };
   std::vector<Value> parts;  // queries, keys, values
   if (const auto& linears = projections.linears; linears.size() == 1)
     parts = split_channels(context, linears[0]->forward(context, x), 3,
                            projections.by_part ? 1 : options.heads);
   else
     for (const auto& linear : linears) parts.push_back(linear->forward(context, x));
+  for (Value& part : parts) part = spread(context, part, input.visible);
+  const std::int64_t first =
+      context.activation.first_position + (input.cache ? input.cache->length : 0);
+  const Tensor table =
+      rotary.of(context, first + parts[0].tensor.shape()[1], input.positions.defined());
+  const auto rotated = [&](Value of, const std::optional<Slot<NormLike>>& norm,
+                           std::int64_t heads) {
+    if (norm) of = (*norm)->forward(context, of);
+    const std::int64_t channels = of.tensor.shape()[2] / heads;
+    return nn::rotary(context, std::move(of), table, first, input.positions, channels);
+  };
   const Value q = rotated(std::move(parts[0]), projections.query_norm, options.heads),
               k = rotated(std::move(parts[1]), projections.key_norm, options.key_heads);
   return attend_to(context, q, {k, std::move(parts[2])}, input, options);

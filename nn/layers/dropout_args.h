@@ -19,6 +19,10 @@ inline kernels::DropoutArgs dropout_args(Context& context, const DropoutSite& si
   args.probability = site.probability;
   args.site = context.next_site(site.path_hash);
   args.rows_per_sample = shape.rank() >= 3 ? shape[-2] : 1;
+  if (const Tensor& rows = context.activation.rows; rows.defined() && shape.rank() == 2) {
+    args.rows_per_sample = context.activation.length;
+    args.rows = rows;
+  }
   args.row_offset = context.activation.first_position;
   args.column_offset = site.column_offset;
   args.columns = site.columns;

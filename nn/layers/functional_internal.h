@@ -34,6 +34,11 @@ Tensor selected_rows(Context& context, const Tensor& x, std::span<const std::int
                      std::int64_t used = -1);
 void select_rows(Context& context, KeyValueCache& cache, std::span<const std::int64_t> rows);
 
+// Between hidden states of visible positions and of all: [n, C] -> [B, T, C], with zeros where a
+// position is not visible, and back. x itself without `visible`.
+Value spread(Context& context, const Value& x, const VisibleRows& visible);
+Value without_padding(Context& context, const Value& x, const VisibleRows& visible);
+
 struct KeysAndValues {
   Value keys, values;
 };

@@ -71,6 +71,14 @@ struct EncodedKeys {
   Tensor keys, values;  // [B, S, W]
 };
 
+// The visible positions of padded samples, for layers that compute only these: the hidden states
+// between a chain's embeddings and its head are then [n, C]. Both tensors or neither.
+struct VisibleRows {
+  Tensor rows;    // i32 [n]: which rows of [B, T], each once, ascending; negative ones are filling
+  Tensor places;  // i32 [B, T]: where each position is among `rows`; negative: it is not visible
+  bool defined() const { return rows.defined(); }
+};
+
 struct AttentionInput {  // the inputs of an attention call besides x
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
@@ -80,8 +88,9 @@ struct AttentionInput {  // the inputs of an attention call besides x
   // Cross-attention: the hidden states [B, S, C] that keys and values are made of. Null: x.
   const Value* encoded = nullptr;
   EncodedKeys* encoded_keys = nullptr;  // inference: keeps what is made of `encoded`
+  VisibleRows visible{};                // defined: x is [n, C]; with key_mask i32 [B]
 };
-class AttentionLike : public Module {  // x [B, T, C] -> [B, T, C]
+class AttentionLike : public Module {  // x [B, T, C] or [n, C] -> the same
  public:
   virtual Value forward(Context& context, const Value& x, const AttentionInput& input) = 0;
 };

@@ -165,14 +165,18 @@ Value SelfAttention::forward(Context& context, const Value& x, const AttentionIn
               "{}: a key-value cache, where positions see later ones", path());
   SHOAL_CHECK((input.encoded != nullptr) == config_.cross, "{}: {} an encoder's hidden states",
               path(), config_.cross ? "without" : "with");
-  const Value q = query->forward(context, x);
+  const auto projected = [&](LinearLike& linear, const Value& from) {
+    return spread(context, linear.forward(context, from), input.visible);
+  };
+  const Value q = projected(*query, x);
   const KeysAndValues seen = keys_and_values(input, [&]() -> KeysAndValues {
     const Value& from = input.encoded ? *input.encoded : x;
-    return {key->forward(context, from), value->forward(context, from)};
+    return {projected(*key, from), projected(*value, from)};
   });
   const AttentionOptions options =
       attention_options(context, config_, *dropout, input, q.tensor, seen.keys.tensor);
-  return output->forward(context, attend_to(context, q, seen, input, options));
+  const Value heads = attend_to(context, q, seen, input, options);
+  return output->forward(context, without_padding(context, heads, input.visible));
 }
 
 Mlp::Mlp(const MlpConfig& config)

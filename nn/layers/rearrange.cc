@@ -49,8 +49,9 @@ class RowsFunction final : public Function {
     if (numbers_.defined()) numbers = numbers_.get(name());
     const Tensor dx = context.empty(shape_, dy.dtype());
     context.run("rows.backward", {numbers, dy}, {dx}, [&] {
-      context.kernels().embedding().select_rows_backward(selection(numbers, stride_, offset_), dy,
-                                                         dx.view(), true, context.stream);
+      context.kernels().embedding().select_rows_backward(
+          selection(numbers, stride_, offset_), dy.reshaped({dy.shape().rows(), dy.shape()[-1]}),
+          dx.view(), true, context.stream);
     });
     return {dx};
   }
@@ -62,14 +63,15 @@ class RowsFunction final : public Function {
   std::int64_t stride_, offset_;
 };
 
-// Selects `count` rows of x [.., C].
-Value rows_of(Context& context, std::string_view name, const Value& x, std::int64_t count,
+// Selects rows of x [.., C] as the rows of `shape`.
+Value rows_of(Context& context, std::string_view name, const Value& x, const Shape& shape,
               const Tensor& numbers, std::int64_t stride, std::int64_t offset) {
   const bool records = context.records({&x, 1}, {});
-  const Tensor y = context.empty({count, x.tensor.shape().columns()}, x.tensor.dtype());
+  const Tensor y = context.empty(shape, x.tensor.dtype());
   context.run(name, {numbers, x.tensor}, {y}, [&] {
     context.kernels().embedding().select_rows(selection(numbers, stride, offset), x.tensor,
-                                              y.view(), 0, context.stream);
+                                              y.reshaped({shape.rows(), shape.columns()}).view(), 0,
+                                              context.stream);
   });
   if (!records) return Value{y};
   Tape& tape = *context.tape;
@@ -138,7 +140,8 @@ Value positions_at(Context& context, const Value& x, const Tensor& given) {
               to_string(given.shape()), to_string(shape));
   // Check on the host, since device kernels can only report errors later.
   if (given.device().is_cpu()) kernels::check::ids("positions_at", given, shape[1]);
-  return rows_of(context, "positions_at", x, shape[0], context.to_device(given), shape[1], 0);
+  return rows_of(context, "positions_at", x, {shape[0], shape[2]}, context.to_device(given),
+                 shape[1], 0);
 }
 
 Value position_of_all(Context& context, const Value& x, std::int64_t position) {
@@ -146,7 +149,7 @@ Value position_of_all(Context& context, const Value& x, std::int64_t position) {
   SHOAL_CHECK(shape.rank() == 3 && position >= 0 && position < shape[1],
               "position {} of {}, which is not [B, T > {}, C]", position, to_string(shape),
               position);
-  return rows_of(context, "position_of_all", x, shape[0], {}, shape[1], position);
+  return rows_of(context, "position_of_all", x, {shape[0], shape[2]}, {}, shape[1], position);
 }
 
 std::vector<Value> split_channels(Context& context, const Value& x, int parts,
@@ -184,7 +187,19 @@ Value gated_halves(Context& context, const Value& x, kernels::Activation activat
 
 Value rows_at(Context& context, const Value& x, const Tensor& given) {
   const Tensor numbers = numbers_of(context, given, x.tensor.shape().rows());
-  return rows_of(context, "rows_at", x, numbers.count(), numbers, 0, 0);
+  return rows_of(context, "rows_at", x, {numbers.count(), x.tensor.shape().columns()}, numbers, 0,
+                 0);
+}
+
+Value spread(Context& context, const Value& x, const VisibleRows& visible) {
+  if (!visible.defined()) return x;
+  const Shape &in = x.tensor.shape(), &places = visible.places.shape();
+  const Tensor numbers = numbers_of(context, visible.places.reshaped({places.count()}), in.rows());
+  return rows_of(context, "spread", x, {places[0], places[1], in.columns()}, numbers, 0, 0);
+}
+
+Value without_padding(Context& context, const Value& x, const VisibleRows& visible) {
+  return visible.defined() ? rows_at(context, x, visible.rows) : x;
 }
 
 Tensor targets_at(Context& context, const Tensor& given, const Tensor& given_numbers) {

@@ -342,6 +342,33 @@ TEST_P(Elementwise, DropoutOfColumnShardsMatchesTheWhole) {
   }
 }
 
+TEST_P(Elementwise, DropoutOfSomeRowsMatchesTheWhole) {
+  const auto kernels = make_test_kernels();
+  DropoutArgs args = dropout_args(0.5f);
+  args.columns = 0;
+  args.column_offset = 0;
+  constexpr std::int64_t kColumns = 37;
+  const Host x = Host::random(Shape{12, kColumns}, DType::f32, 1);
+  Host whole(Shape{12, kColumns}, DType::f32);
+  kernels->elementwise().dropout(args, x, whole, {});
+  const std::vector<std::int64_t> places{1, 4, 5, 6, 11};
+  const auto count = std::ssize(places);
+  Host rows(Shape{count + 1}, DType::i32), some(Shape{count + 1, kColumns}, DType::f32),
+      out(Shape{count + 1, kColumns}, DType::f32);
+  rows.set(count, -1);  // filling
+  for (std::int64_t i = 0; i < count; ++i) {
+    rows.set(i, static_cast<float>(places[static_cast<std::size_t>(i)]));
+    for (std::int64_t c = 0; c < kColumns; ++c)
+      some.set(i * kColumns + c, x.at(places[static_cast<std::size_t>(i)] * kColumns + c));
+  }
+  args.rows = rows;
+  kernels->elementwise().dropout(args, some, out, {});
+  for (std::int64_t i = 0; i < count * kColumns; ++i)
+    ASSERT_EQ(out.at(i),
+              whole.at(places[static_cast<std::size_t>(i / kColumns)] * kColumns + i % kColumns))
+        << i;
+}
+
 TEST_P(Elementwise, FillsAtRandom) {
   RandomSite site;
   site.seed = 99;

@@ -90,6 +90,18 @@ struct Golden {
     EXPECT_LT(input.target_rows.count(), input.targets.count());
     EXPECT_GT(input.target_rows.count(), valid()) << "some rows are without a target";
   }
+  // Leaves the golden batch's padding out.
+  void give_visible_rows() {
+    const Tensor mask = testing::on_host(get("attention_mask", DType::u8));
+    const std::int64_t samples = mask.shape()[0], length = mask.shape()[1];
+    const Tensor lengths = Tensor::zeros({samples}, DType::i32, *host, MemoryTag::data);
+    for (std::int64_t i = 0; i < mask.count(); ++i)
+      lengths.data<std::int32_t>()[i / length] += mask.const_data<std::uint8_t>()[i];
+    input.key_mask = room.cast(lengths, DType::i32);
+    const VisibleRows rows = visible_rows(lengths, length, 2, *host);
+    ASSERT_TRUE(rows.defined());
+    input.visible = {room.cast(rows.rows, DType::i32), room.cast(rows.places, DType::i32)};
+  }
   // Computes the mean loss and its gradients.
   double step() {
     for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
@@ -145,10 +157,12 @@ TEST_P(EncoderGolden, LossLogitsAndGradients) {
     expected.push_back(golden.expected_gradient(*parameter));
     views.push_back(expected.back().const_view());
   }
-  for (const bool checkpointing : {false, true}) {
-    golden.model.set_gradient_checkpointing(checkpointing);
-    // The second time, the head of a masked language model is given the rows that have targets.
-    if (checkpointing && golden.model.reads_target_rows()) golden.give_target_rows();
+  for (int time = 0; time < 3; ++time) {
+    golden.model.set_gradient_checkpointing(time > 0);
+    // The second time, the head of a masked language model is given the rows that have targets. The
+    // third time, the layers are given the rows that are visible.
+    if (time == 1 && golden.model.reads_target_rows()) golden.give_target_rows();
+    if (time == 2 && golden.model.computes_visible_rows()) golden.give_visible_rows();
     EXPECT_TRUE(close_relative("loss", golden.step(),
                                *golden.file->tensor("loss").const_data<float>(), 2e-6));
     // Some gradients are small differences of large terms (a key's bias has exactly zero), so each

@@ -1,8 +1,10 @@
 // Samples of several lengths in a batch: a byte mask and lengths give the same results in every
 // implementation of attention.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +14,7 @@
 
 #include "shoal/nn/autograd/tape.h"
 #include "shoal/nn/models/encoder/model.h"
+#include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
 namespace {
@@ -37,10 +40,15 @@ EncoderConfig config() {
   return config;
 }
 
+enum class Padding { masked, by_lengths, left_out };
+
 // Runs a step of a model that has the same weights every time.
-Step step(DType dtype, bool lengths) {
+Step step(DType dtype, Padding padding, float dropout = 0) {
+  const auto host = make_host_memory();
   Fixture room(false, 2, FixtureMemory::device);
-  Encoder model(config(), EncoderTask::masked_lm);
+  EncoderConfig sizes = config();
+  sizes.hidden_dropout_prob = sizes.attention_probs_dropout_prob = dropout;
+  Encoder model(sizes, EncoderTask::masked_lm);
   model.materialize(room.context, dtype);
   allocate_gradients(room.context, model.parameters());
   std::vector<std::int32_t> ids, targets, counts;
@@ -56,8 +64,14 @@ Step step(DType dtype, bool lengths) {
   ChainInput input;
   input.ids = room.ids({kRows, kLength}, ids);
   input.targets = room.ids({kRows, kLength}, targets);
-  input.key_mask = lengths ? room.ids({kRows}, counts)
-                           : room.context.upload(mask.data(), {kRows, kLength}, DType::u8);
+  input.key_mask = padding == Padding::masked
+                       ? room.context.upload(mask.data(), {kRows, kLength}, DType::u8)
+                       : room.ids({kRows}, counts);
+  if (padding == Padding::left_out) {
+    const VisibleRows rows = visible_rows(testing::on_host(input.key_mask), kLength, 16, *host);
+    EXPECT_EQ(rows.rows.count(), 176) << "167 visible positions, and filling";
+    input.visible = {room.cast(rows.rows, DType::i32), room.cast(rows.places, DType::i32)};
+  }
   Tape tape;
   room.context.tape = &tape;
   const LossOutput out = model.forward(room.context, input);
@@ -73,12 +87,12 @@ Step step(DType dtype, bool lengths) {
 }
 
 // Runs in a new thread, whose kernels read the variable again.
-Step step_by(const char* attention, DType dtype, bool lengths) {
+Step step_by(const char* attention, DType dtype, Padding padding) {
   Step done;
   ::setenv("SHOAL_CUDA_ATTENTION", attention, 1);
   std::thread([&] {
     try {
-      done = step(dtype, lengths);
+      done = step(dtype, padding);
     } catch (const std::exception& e) {
       ADD_FAILURE() << attention << ": " << e.what();
     }
@@ -101,7 +115,8 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(RightPadding, LengthsAndMaskGiveTheSameResults) {
   for (DType dtype : {DType::f32, DType::bf16}) {
-    const Step by_mask = step_by("auto", dtype, false), by_lengths = step_by("own", dtype, true);
+    const Step by_mask = step_by("auto", dtype, Padding::masked),
+               by_lengths = step_by("own", dtype, Padding::by_lengths);
     EXPECT_TRUE(std::isfinite(by_mask.loss) && by_mask.loss > 0);
     // With a mask, a GPU's kernels also process tiles that they skip with lengths, and
     // so round differently.
@@ -111,12 +126,43 @@ TEST(RightPadding, LengthsAndMaskGiveTheSameResults) {
   }
 }
 
+// Also with dropout, which draws by a token's place in its sample.
+TEST(RightPadding, LeftOutGivesTheSameResults) {
+  for (const float dropout : {0.0f, 0.3f}) {
+    const Step padded = step(DType::f32, Padding::by_lengths, dropout),
+               packed = step(DType::f32, Padding::left_out, dropout);
+    EXPECT_NEAR(packed.loss / padded.loss, 1, 2e-6) << dropout;
+    EXPECT_LE(apart(packed.gradients, padded.gradients), 1e-5) << dropout;
+  }
+  EXPECT_GT(std::abs(step(DType::f32, Padding::left_out, 0.3f).loss -
+                     step(DType::f32, Padding::left_out).loss),
+            1e-3);
+}
+
+TEST(VisibleRows, AreThoseOfTheLengths) {
+  const auto host = make_host_memory();
+  const std::int32_t values[] = {2, 0, 5};
+  const Tensor lengths = Tensor::empty({3}, DType::i32, *host, MemoryTag::data);
+  std::copy(std::begin(values), std::end(values), lengths.data<std::int32_t>());
+  const VisibleRows some = visible_rows(lengths, 5, 4, *host);
+  const auto entries = [](const Tensor& of) {
+    const auto* const first = of.const_data<std::int32_t>();
+    return std::vector<std::int32_t>(first, first + of.count());
+  };
+  EXPECT_EQ(entries(some.rows), (std::vector<std::int32_t>{0, 1, 10, 11, 12, 13, 14, -1}));
+  EXPECT_EQ(entries(some.places),
+            (std::vector<std::int32_t>{0, 1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 3, 4, 5, 6}));
+  EXPECT_FALSE(visible_rows(lengths, 5, 14, *host).defined()) << "14 of 15 rows save too little";
+  EXPECT_THROW((void)visible_rows(lengths, 4, 4, *host), Error);
+}
+
 // If cuDNN is available, its attention gives the losses of Shoal's own.
 TEST(RightPadding, CudnnGivesTheSameLosses) {
   if (const auto cudnn = testing::attention_by_cudnn(); !cudnn.why_not.empty())
     GTEST_SKIP() << cudnn.why_not;
-  const Step own = step_by("own", DType::bf16, true), theirs = step_by("cudnn", DType::bf16, true),
-             again = step_by("cudnn", DType::bf16, true);
+  const Step own = step_by("own", DType::bf16, Padding::by_lengths),
+             theirs = step_by("cudnn", DType::bf16, Padding::by_lengths),
+             again = step_by("cudnn", DType::bf16, Padding::by_lengths);
   EXPECT_NEAR(theirs.loss / own.loss, 1, 2e-3);
   EXPECT_LT(apart(theirs.gradients, own.gradients), 2e-2);
   EXPECT_NE(theirs.gradients, own.gradients) << "both used the same implementation";

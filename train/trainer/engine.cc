@@ -17,6 +17,9 @@
 namespace shoal {
 namespace {
 
+// Sizes of products are multiples of it, so that few different ones are prepared.
+constexpr std::int64_t kVisibleRows = 16;
+
 using parallel::Microbatch;
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -219,6 +222,20 @@ int Engine::batches_at_a_time() const {
   return whole() ? 1 : static_cast<int>(parts_.arguments.gradient_accumulation_steps);
 }
 
+// Whether layers leave out the padding of a batch. A rank then has whole samples and all layers,
+// and shapes may change from step to step, which a captured step would be captured again for.
+bool Engine::leaves_out_padding() const {
+  return !on_device() && chain_.computes_visible_rows() && mesh_.shape().tp == 1 &&
+         mesh_.shape().pp == 1 && !wants_capture(parts_);
+}
+
+std::int64_t Engine::left_out(const Batch& batch) const {
+  const Tensor& mask = batch.attention_mask;
+  if (!leaves_out_padding() || !mask.defined()) return 0;
+  const auto* const shown = mask.const_data<std::uint8_t>();
+  return std::count(shown, shown + mask.count(), 0);
+}
+
 BatchCut Engine::batch_cut() const {
   return {.pieces = plan_.pipeline.microbatches,
           .parts = model_->batch_parts(),
@@ -226,7 +243,8 @@ BatchCut Engine::batch_cut() const {
           .stride = context_.random.sample_stride,
           .batches = batches_at_a_time(),
           // Any length that tensor-parallel ranks can divide.
-          .length = mesh_.shape().tp};
+          .length = mesh_.shape().tp,
+          .visible_granularity = leaves_out_padding() ? kVisibleRows : 0};
 }
 
 std::vector<Microbatch> Engine::inputs(const StepWork& work) {

@@ -93,6 +93,8 @@ class Engine {
   // --- checkpoints -----------------------------------------------------------------------------
   // True: every rank writes a part of a checkpoint; false: rank 0 writes all of it.
   bool writes_parts() const { return !whole(); }
+  // Positions of the batch that layers do not compute because they are padding.
+  std::int64_t left_out(const Batch& batch) const;
   // Copies this rank's data, so that the next step may begin. The returned function writes the copy
   // into a directory of the checkpoint and may run on any thread. Empty if this rank writes
   // nothing.
@@ -111,6 +113,7 @@ class Engine {
   bool on_device() const { return !context_.kernels().device().is_cpu(); }
   void build();
   void overlap_forward(parallel::ReducerOptions& options);
+  bool leaves_out_padding() const;
   BatchCut batch_cut() const;
   std::vector<parallel::Microbatch> inputs(const StepWork& work);
   void compute(const StepWork& work, std::span<const parallel::Microbatch> microbatches,

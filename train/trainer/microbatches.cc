@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "shoal/train/data/dataset.h"
 
@@ -52,6 +53,14 @@ nn::ChainInput rows_of(const nn::ChainInput& input, std::int64_t first, std::int
   return part;
 }
 
+nn::VisibleRows visible_in(const nn::ChainInput& input, std::int64_t granularity,
+                           MemoryResource& memory) {
+  const Tensor& mask = input.key_mask;
+  const bool lengths = mask.defined() && mask.dtype() == DType::i32;
+  if (granularity == 0 || !lengths) return {};
+  return nn::visible_rows(mask, input.ids.shape()[1], granularity, memory);
+}
+
 // A single row without targets.
 nn::ChainInput row_without_targets(const Task& task, std::int64_t length, MemoryResource& memory) {
   Batch batch;
@@ -74,10 +83,12 @@ std::vector<parallel::Microbatch> cut_batches(const Task& task, std::span<const 
     input.loss = loss;
     for (std::int64_t piece = 0; piece < cut.pieces; ++piece) {
       const std::int64_t first = cut.first_row(piece, batch.rows);
+      nn::ChainInput part = rows_of(input, first, cut.rows_of_part(batch.rows));
+      part.visible = visible_in(part, cut.visible_granularity, memory);
       // Sample numbers are relative to the step: random counters have 24 bits for samples, and a
       // separate word for the step.
       all.push_back(
-          {rows_of(input, first, cut.rows_of_part(batch.rows)),
+          {std::move(part),
            static_cast<std::uint32_t>(batch.ordinals.first - first_ordinal + first * cut.stride)});
     }
   }

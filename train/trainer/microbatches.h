@@ -17,6 +17,8 @@ struct BatchCut {
   std::int64_t stride = 1;           // difference of the ordinals of consecutive samples in a batch
   // Minimum number of batches. Rows of `length` positions without targets replace missing batches.
   std::int64_t batches = 1, length = 1;
+  // If positive, microbatches have ChainInput::visible, in multiples of it.
+  std::int64_t visible_granularity = 0;
 
   // Rows in one part of a microbatch, rounded up, for a batch of `batch_rows` rows.
   std::int64_t rows_of_part(std::int64_t batch_rows) const {

@@ -13,6 +13,24 @@ std::int64_t groups_of(const EncoderConfig& config) {
   return config.num_hidden_groups > 0 ? config.num_hidden_groups : config.num_hidden_layers;
 }
 
+// While one is alive, the context's activations are the visible positions.
+class VisibleCoordinates {
+ public:
+  VisibleCoordinates(Context& context, const VisibleRows& visible)
+      : context_(context), before_(context.activation) {
+    if (!visible.defined()) return;
+    context.activation.rows = visible.rows;
+    context.activation.length = visible.places.shape()[1];
+  }
+  ~VisibleCoordinates() { context_.activation = before_; }
+  VisibleCoordinates(const VisibleCoordinates&) = delete;
+  VisibleCoordinates& operator=(const VisibleCoordinates&) = delete;
+
+ private:
+  Context& context_;
+  ActivationCoordinates before_;
+};
+
 }  // namespace
 
 Encoder::Encoder(const EncoderConfig& config, EncoderTask task)
@@ -89,28 +107,38 @@ std::vector<Module*> Encoder::unit_modules(int unit) const {
 
 ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream stream,
                                      const ChainInput& input) {
-  if (unit == 0)
-    return {embeddings->forward(context, input.ids, input.token_types), std::nullopt, {}};
+  if (unit == 0) {
+    const Value all = embeddings->forward(context, input.ids, input.token_types);
+    return {without_padding(context, all, input.visible), std::nullopt, {}};
+  }
+  const VisibleCoordinates coordinates(context, input.visible);
   const Layer own = layer(unit);
   for (std::size_t i = 0; i < own.blocks; ++i) {
     EncoderBlock& block = *blocks[own.first_block + i];
     if (config_.num_hidden_groups > 0) block.begin_use(context, own.use);
     stream = block.forward(context, std::move(stream),
-                           {input.key_mask, nullptr, input.sequences, input.positions});
+                           {.key_mask = input.key_mask,
+                            .sequences = input.sequences,
+                            .positions = input.positions,
+                            .visible = input.visible});
   }
   return stream;
 }
 
-Value Encoder::last_states(Context& context, ResidualStream stream) {
-  return final_norm ? stream.norm(context, **final_norm) : std::move(stream).collapse(context);
+// The last states of all positions [B, T, C].
+Value Encoder::last_states(Context& context, ResidualStream stream, const ChainInput& input) {
+  const VisibleCoordinates coordinates(context, input.visible);
+  const Value states =
+      final_norm ? stream.norm(context, **final_norm) : std::move(stream).collapse(context);
+  return spread(context, states, input.visible);
 }
 
 LossOutput Encoder::forward_head(Context& context, ResidualStream stream, const ChainInput& input) {
-  return head->forward(context, last_states(context, std::move(stream)), input);
+  return head->forward(context, last_states(context, std::move(stream), input), input);
 }
 
 Tensor Encoder::head_logits(Context& context, ResidualStream stream, const ChainInput& input) {
-  return head->logits(context, last_states(context, std::move(stream)), input).tensor;
+  return head->logits(context, last_states(context, std::move(stream), input), input).tensor;
 }
 
 }  // namespace shoal::nn

@@ -32,6 +32,8 @@ class Encoder final : public Chain {
   std::vector<Module*> unit_modules(int unit) const override;
   std::int64_t channels() const override { return config_.hidden_size; }
   bool reads_target_rows() const override { return task_ == EncoderTask::masked_lm; }
+  // The softmaxes of question answering, as those of transformers, run over padding too.
+  bool computes_visible_rows() const override { return task_ != EncoderTask::question_answering; }
   ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
                               const ChainInput& input) override;
   LossOutput forward_head(Context& context, ResidualStream stream,
@@ -54,7 +56,7 @@ class Encoder final : public Chain {
     std::uint32_t use = 0;
   };
   Layer layer(int unit) const;
-  Value last_states(Context& context, ResidualStream stream);  // the head's input
+  Value last_states(Context& context, ResidualStream stream, const ChainInput& input);
   EncoderConfig config_;
   EncoderTask task_;
   bool gradient_checkpointing_ = false;
