@@ -419,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"shoal.data: {problem}", file=sys.stderr)
         # The programs' statuses: docs/reference/exit-status.md.
         return 3 if isinstance(problem, (ValueError, FileNotFoundError)) else 4 if isinstance(problem, OSError) else 2
-    print(f"next: `shoal train --data {given.output} ...`", file=sys.stderr)
+    print(f"next: `shoal train --data {given.output} --task TASK ...`", file=sys.stderr)
     if given.json:
         print(json.dumps({split: {"file": os.fspath(one.path), "rows": one.rows} for split, one in written.items()}))
     return 0

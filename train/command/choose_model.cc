@@ -271,6 +271,7 @@ void take_ends(nlohmann::json& config, const TokenRoles& roles) {
               roles.pad ? "end of text (eos_token)" : "padding (pad_token)");
   config["eos_token_id"] = *roles.eos;
   if (config.contains("bos_token_id") && roles.bos) config["bos_token_id"] = *roles.bos;
+  if (config["model_type"] == "t5") config["decoder_start_token_id"] = *roles.pad;
   if (config["model_type"] != "bart") return;
   config["decoder_start_token_id"] = config["forced_eos_token_id"] = *roles.eos;
 }

@@ -231,17 +231,22 @@ class Generator {
     }
     if (!encodes()) output.on_text(prompt);
     TextStream stream(*tokenizer_, known(prompts[0]));
-    if (how.searches_beams()) {
-      const Texts all = generated(prompts, how, 0);
-      for (const TokenId token : all[0])
-        if (!output.on_text(stream.add(token))) return;
-    } else {
+    std::size_t shown = 0;
+    bool wanted = true;
+    const auto show = [&](TokenId token) {
+      ++shown;
+      wanted = output.on_text(stream.add(token));
+      return wanted;
+    };
+    if (!how.searches_beams())
       how.ends = [&, stops = how.ends](std::span<const TokenId> tokens) {
-        return !output.on_text(stream.add(tokens.back())) || (stops && stops(tokens));
+        return !show(tokens.back()) || (stops && stops(tokens));
       };
-      generated(prompts, how, 0);
-    }
-    output.on_text(stream.finish());
+    const Texts all = generated(prompts, how, 0);
+    // All tokens of a search for beams. Otherwise the last one, if the limit ends the text: `ends`
+    // is not called for it.
+    while (wanted && shown < all[0].size()) show(all[0][shown]);
+    if (wanted) output.on_text(stream.finish());
   }
 
   // One line of JSON for each sequence.

@@ -47,6 +47,9 @@ std::vector<std::string> fields_left_out(const std::string& directory) {
                                              {"no_repeat_ngram_size", 0},
                                              {"encoder_no_repeat_ngram_size", 0},
                                              {"repetition_penalty", 1.0},
+                                             {"min_new_tokens", nlohmann::json()},
+                                             {"suppress_tokens", nlohmann::json()},
+                                             {"begin_suppress_tokens", nlohmann::json()},
                                              {"bad_words_ids", nlohmann::json()}})
     if (const nlohmann::json* value = find_field(config, name);
         value != nullptr && *value != without_effect)

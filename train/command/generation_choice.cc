@@ -30,6 +30,10 @@ void choose_strategy(const GenerateOptions& options, bool encodes, nlohmann::jso
   const bool sampling_asked =
       std::ranges::any_of(std::vector{"temperature", "top_k", "top_p", "min_p"},
                           [&](const char* name) { return asked.contains(name); });
+  SHOAL_CHECK(beams <= 1 || !sampling_asked || cold,
+              "--num-beams {} with --temperature, --top-k, --top-p or --min-p: beams are searched, "
+              "not sampled; leave one of them out",
+              beams);
   if (options.greedy || cold) {
     fields["do_sample"] = false;
     fields.erase("temperature");
