@@ -16,7 +16,7 @@ struct DropoutArgs {
   std::int64_t column_offset = 0;    // global index of local column 0
   std::int64_t columns = 0;          // global columns; 0: the tensor's own
   // Optional, i32 [rows]: row r counts as row rows[r] above, where only some rows of an activation
-  // are computed. A negative one may count as any.
+  // are computed. Results of negative entries are unspecified.
   ConstView rows = {};
 };
 

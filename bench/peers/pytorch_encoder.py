@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One training step of transformers' BERT, RoBERTa, DistilBERT or ALBERT on CPU: a server
+"""One training step of transformers' BERT, MiniLM, RoBERTa, DistilBERT or ALBERT on CPU: a server
 (pytorch_step.py says how). Random weights and tokens, the modules' own loss,
 scaled_dot_product_attention. Sequences are whole, or with --lengths padded to the longest of their
 batch, as transformers' DataCollatorWithPadding does.

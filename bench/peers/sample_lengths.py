@@ -2,7 +2,7 @@
 """Prints the lengths, in BERT's tokens, of the samples of a data set as batches come: a batch a line.
 
     sample_lengths.py sst2-train.tsv bert-base-uncased-vocab.txt > sst2.lengths
-    ./dev bench train --peers --dtype f32 --model minilm-classification --lengths sst2.lengths
+    ./dev bench train --peers PYTHON --dtype f32 --model minilm-classification --lengths sst2.lengths
 
 A .tsv has a sentence and a label a line, as SST-2 has; a .txt is MRPC's msr_paraphrase_train.txt,
 whose two sentences make one sample.

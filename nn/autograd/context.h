@@ -46,8 +46,8 @@ struct RandomCoordinates {  // which random numbers dropout draws
 // The positions that activations between modules hold (a slice under sequence parallelism).
 struct ActivationCoordinates {
   std::int64_t first_position = 0;  // position of the first row of every sample
-  // If activations [n, C] hold only some positions of samples with `length` positions: which, i32
-  // [n] on the kernels' device, as rows of [B, length]. Its owner keeps it until backward.
+  // If activations [n, C] hold only some positions of samples with `length` positions: the row of
+  // [B, length] of each, i32 [n] on the kernels' device. Its owner keeps it until backward.
   Tensor rows{};
   std::int64_t length = 0;
 };

@@ -90,7 +90,7 @@ VisibleRows visible_rows(const Tensor& lengths, std::int64_t length, std::int64_
     const std::int32_t visible = lengths.const_data<std::int32_t>()[sample];
     SHOAL_CHECK(visible >= 0 && visible <= length, "sample {} has {} visible positions of {}",
                 sample, visible, length);
-    for (std::int32_t i = 0; i < visible; ++i)
+    for (std::int32_t i = 0; i < std::max(visible, 1); ++i)
       rows.push_back(static_cast<std::int32_t>(sample * length) + i);
   }
   const std::int64_t visible = std::ssize(rows);

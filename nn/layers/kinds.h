@@ -72,7 +72,7 @@ struct EncodedKeys {
 };
 
 // The visible positions of padded samples, for layers that compute only these: the hidden states
-// between a chain's embeddings and its head are then [n, C]. Both tensors or neither.
+// between a chain's embeddings and its head are then [n, C]. Both tensors are defined, or neither.
 struct VisibleRows {
   Tensor rows;    // i32 [n]: which rows of [B, T], each once, ascending; negative ones are filling
   Tensor places;  // i32 [B, T]: where each position is among `rows`; negative: it is not visible

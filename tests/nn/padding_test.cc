@@ -149,9 +149,10 @@ TEST(VisibleRows, AreThoseOfTheLengths) {
     const auto* const first = of.const_data<std::int32_t>();
     return std::vector<std::int32_t>(first, first + of.count());
   };
-  EXPECT_EQ(entries(some.rows), (std::vector<std::int32_t>{0, 1, 10, 11, 12, 13, 14, -1}));
+  EXPECT_EQ(entries(some.rows), (std::vector<std::int32_t>{0, 1, 5, 10, 11, 12, 13, 14}));
   EXPECT_EQ(entries(some.places),
-            (std::vector<std::int32_t>{0, 1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 3, 4, 5, 6}));
+            (std::vector<std::int32_t>{0, 1, -1, -1, -1, 2, -1, -1, -1, -1, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(visible_rows(lengths, 5, 6, *host).rows.count(), 12) << "with filling";
   EXPECT_FALSE(visible_rows(lengths, 5, 14, *host).defined()) << "14 of 15 rows save too little";
   EXPECT_THROW((void)visible_rows(lengths, 4, 4, *host), Error);
 }

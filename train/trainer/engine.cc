@@ -17,7 +17,7 @@
 namespace shoal {
 namespace {
 
-// Sizes of products are multiples of it, so that few different ones are prepared.
+// Visible rows are filled up to a multiple of it, so that few shapes of products are prepared.
 constexpr std::int64_t kVisibleRows = 16;
 
 using parallel::Microbatch;
@@ -176,6 +176,10 @@ std::vector<std::string> Engine::describe_layout() const {
   if (!whole())
     for (std::string& idle : parallel::find_idle_options(plan_, shape.size()))
       notices.push_back(std::move(idle));
+  if (leaves_out_padding())
+    lines.emplace_back("padding: layers leave it out");
+  else if (!on_device() && chain_.computes_visible_rows() && wants_capture(parts_))
+    notices.emplace_back("layers compute padding, because step_capture is on");
   for (const std::string& notice : notices) lines.push_back("note: " + notice);
   return lines;
 }
@@ -222,18 +226,11 @@ int Engine::batches_at_a_time() const {
   return whole() ? 1 : static_cast<int>(parts_.arguments.gradient_accumulation_steps);
 }
 
-// Whether layers leave out the padding of a batch. A rank then has whole samples and all layers,
-// and shapes may change from step to step, which a captured step would be captured again for.
+// Whether layers leave out the padding of a batch. The rank must have whole samples and all layers.
+// Shapes then change from step to step, so each captured step would have to be captured anew.
 bool Engine::leaves_out_padding() const {
   return !on_device() && chain_.computes_visible_rows() && mesh_.shape().tp == 1 &&
          mesh_.shape().pp == 1 && !wants_capture(parts_);
-}
-
-std::int64_t Engine::left_out(const Batch& batch) const {
-  const Tensor& mask = batch.attention_mask;
-  if (!leaves_out_padding() || !mask.defined()) return 0;
-  const auto* const shown = mask.const_data<std::uint8_t>();
-  return std::count(shown, shown + mask.count(), 0);
 }
 
 BatchCut Engine::batch_cut() const {
@@ -262,6 +259,9 @@ std::vector<Microbatch> Engine::inputs(const StepWork& work) {
       input.target_rows =
           nn::rows_with_targets(input.targets, nn::target_rows_granularity(input.targets), host);
     }
+  for (const Microbatch& microbatch : microbatches)
+    if (const nn::VisibleRows& visible = microbatch.input.visible; visible.defined())
+      left_out_ += visible.places.count() - visible.rows.count();
   steps_.upload(microbatches, results_.get());
   return microbatches;
 }

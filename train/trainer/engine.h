@@ -50,6 +50,8 @@ class Engine {
   // Call before the first step: allocates gradients and the optimizer. May be called again.
   void prepare_training();
   StepDone step(const StepWork& work);
+  // Positions of all steps' batches on this rank that layers did not compute: padding.
+  std::int64_t left_out() const { return left_out_; }
   // Waits for the steps that step() returned with unknown results, and returns their results in
   // order, each once. Excludes the last step if step() waited for it. Throws like scaler().
   std::vector<StepDone> collect();
@@ -93,8 +95,6 @@ class Engine {
   // --- checkpoints -----------------------------------------------------------------------------
   // True: every rank writes a part of a checkpoint; false: rank 0 writes all of it.
   bool writes_parts() const { return !whole(); }
-  // Positions of the batch that layers do not compute because they are padding.
-  std::int64_t left_out(const Batch& batch) const;
   // Copies this rank's data, so that the next step may begin. The returned function writes the copy
   // into a directory of the checkpoint and may run on any thread. Empty if this rank writes
   // nothing.
@@ -145,7 +145,7 @@ class Engine {
   // Losses of a step's microbatches, in f32, if this rank adds them. Kept because graph replays
   // write to the same memory.
   Tensor losses_;
-  std::int64_t step_number_ = 0;
+  std::int64_t step_number_ = 0, left_out_ = 0;
   bool warned_overflow_ = false;
   CapturedSteps steps_;
 };

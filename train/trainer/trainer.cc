@@ -188,7 +188,6 @@ StepReport Trainer::Impl::run_step(const StepInput& input) {
   }
   ++state.global_step;
   state.tokens_seen += input.tokens;
-  left_out += input.left_out;
   report.step = state.global_step;
   report.total_steps = plan->total_steps;
   report.tokens = input.tokens;
@@ -293,11 +292,11 @@ void Trainer::Impl::add_where_time_went(nlohmann::ordered_json& record) {
   times_when_logged = now;
   step_when_logged = state.global_step;
   tokens_when_logged = state.tokens_seen;
-  const auto padding =
-      static_cast<double>(left_out - std::exchange(left_out_when_logged, left_out));
+  const std::int64_t left_out =
+      engine->left_out() - std::exchange(left_out_when_logged, engine->left_out());
   if (steps > 0) {
     record["step_seconds"] = since.total() / steps;
-    if (const double reached = mfu(tokens - padding, since.total()); reached > 0)
+    if (const double reached = mfu(tokens, left_out, since.total()); reached > 0)
       record["mfu"] = reached;
     for (const StepPhase phase :
          {StepPhase::data, StepPhase::forward, StepPhase::backward, StepPhase::communication,
@@ -423,6 +422,7 @@ TrainResult Trainer::Impl::train() {
   const std::int64_t first_step = state.global_step;
   step_when_logged = first_step;
   tokens_when_logged = tokens_when_begun = state.tokens_seen;
+  left_out_when_logged = left_out_when_begun = engine->left_out();
   seconds_when_begun = engine->clock().times().total();
   if (resumed && first_step >= plan->total_steps)
     say(fmt::format("nothing is left to train: the checkpoint is of step {}, the last is {}",
@@ -493,7 +493,8 @@ void Trainer::set_peak(double flops_per_token, double flops) {
 Trainer::Speed Trainer::Impl::speed() const {
   const double seconds = engine->clock().times().total() - seconds_when_begun;
   const auto tokens = static_cast<double>(state.tokens_seen - tokens_when_begun);
-  return {seconds > 0 ? tokens / seconds : 0, mfu(tokens - static_cast<double>(left_out), seconds)};
+  return {seconds > 0 ? tokens / seconds : 0,
+          mfu(tokens, engine->left_out() - left_out_when_begun, seconds)};
 }
 Trainer::Speed Trainer::speed() const { return impl_->speed(); }
 

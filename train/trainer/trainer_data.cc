@@ -121,7 +121,6 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
     if (share.counts) {
       input.targets += parts.task->count_targets(*batch);
       input.tokens += batch->input_ids.count();
-      input.left_out += engine->left_out(*batch);
     }
     input.batches.push_back(std::move(*batch));
   }
@@ -143,15 +142,13 @@ Trainer::Impl::StepInput Trainer::Impl::next_input() {
                     seconds_since(train_began) > *args.max_train_minutes * 60;
   const bool written = unfinished && *unfinished->written;
   std::int64_t agreed[] = {input.targets, input.tokens, stops,
-                           late,          written,      streams() && input.epoch_end,
-                           input.left_out};
+                           late,          written,      streams() && input.epoch_end};
   {
     const PhaseSpan agreeing(engine->clock(), StepPhase::communication);
-    sum(agreed, 7);
+    sum(agreed, 6);
   }
   input.targets = agreed[0];
   input.tokens = agreed[1];
-  input.left_out = agreed[6];
   input.stop = agreed[2] != 0;
   input.out_of_time = agreed[3] != 0;
   if (streams()) input.epoch_end = agreed[5] != 0;

@@ -65,11 +65,11 @@ struct Trainer::Impl {
   parallel::ReducerStatistics reduced_when_logged;
   StepTimes times_when_logged;
   std::int64_t step_when_logged = 0, tokens_when_logged = 0, tokens_when_begun = 0;
-  std::int64_t left_out = 0, left_out_when_logged = 0;  // tokens that layers did not compute
-  double seconds_when_begun = 0;                        // of the engine's clock
-  double flops_per_token = 0, peak_flops = 0;           // Trainer::set_peak()
-  std::vector<std::string> predictions_missed;          // of the last record
-  StepReport last_learnt;                               // the newest step whose loss is known
+  std::int64_t left_out_when_logged = 0, left_out_when_begun = 0;  // of the engine
+  double seconds_when_begun = 0;                                   // of the engine's clock
+  double flops_per_token = 0, peak_flops = 0;                      // Trainer::set_peak()
+  std::vector<std::string> predictions_missed;                     // of the last record
+  StepReport last_learnt;  // the newest step whose loss is known
   bool warned_not_finite = false;
   bool needs_every_step = true;  // needs_every_step() of any callback on any rank
   // Steps whose results are not known yet; state.optimizer_steps does not count them.
@@ -83,7 +83,10 @@ struct Trainer::Impl {
   Clock::time_point train_began{};
 
   Speed speed() const;
-  double mfu(double tokens, double seconds) const {
+  // `left_out`: how many of this rank's tokens were not computed. The others are taken to have left
+  // out as many.
+  double mfu(double tokens, std::int64_t left_out, double seconds) const {
+    tokens -= static_cast<double>(left_out * share.count);
     return peak_flops > 0 && seconds > 0 ? tokens * flops_per_token / seconds / peak_flops : 0;
   }
   bool streams() const { return parts.train_shards != nullptr; }
@@ -183,7 +186,6 @@ struct Trainer::Impl {
     std::int64_t first_ordinal = 0;  // of the step's first sample, in the epoch's list
     std::int64_t targets = 0;        // over all ranks
     std::int64_t tokens = 0;         // over all ranks
-    std::int64_t left_out = 0;       // how many of them layers do not compute (padding)
     bool stop = false;               // some rank got a request to stop
     bool out_of_time = false;        // rank 0's clock passed max_train_minutes
     bool epoch_end = false;

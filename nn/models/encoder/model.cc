@@ -122,6 +122,8 @@ ResidualStream Encoder::forward_unit(Context& context, int unit, ResidualStream 
                             .positions = input.positions,
                             .visible = input.visible});
   }
+  // checkpoint() adds a pending branch where these coordinates have ended.
+  SHOAL_ASSERT(!input.visible.defined() || stream.dropout.probability == 0);
   return stream;
 }
 
