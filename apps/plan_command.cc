@@ -26,6 +26,7 @@
 #include "shoal/runtime/io/json.h"
 #include "shoal/train/data/records.h"
 #include "shoal/train/run/model_config.h"
+#include "shoal/train/trainer/optimizers.h"
 
 namespace shoal::app {
 namespace {
@@ -168,7 +169,7 @@ constexpr double kGigabyte = 1e9;
 constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {
-  std::string model, overrides, machine, save, fit, dtype = "bf16";
+  std::string model, overrides, machine, save, fit, dtype = "bf16", optim = "adamw";
   nn::LoraOptions lora{.r = 0};  // 0: the whole model is trained
   int nodes = 1, keep = 10;
   std::int64_t batch = 0, length = 0;
@@ -192,6 +193,18 @@ nlohmann::json config_of(const PlanWords& words) {
   return overridden_config(completed_config(config, model), words.overrides, model);
 }
 
+std::unique_ptr<nn::UpdateRule> rule_of(const std::string& optim) {
+  TrainingArguments arguments;
+  std::vector<std::string> names;
+  for (const auto& [name, first] : optimizer_words()) {
+    names.emplace_back(name);
+    arguments.optim = first;
+    if (optim == name) return make_rule(arguments);
+  }
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no update rule '{}'", optim),
+              fmt::format("take one of {}", fmt::join(names, ", ")));
+}
+
 struct ReadModel {
   parallel::ModelShape shape;
   std::int64_t positions = 0;
@@ -200,9 +213,10 @@ struct ReadModel {
 // encoder-decoder have the same length; a T5, whose positions have no limit, at most 1024.
 ReadModel read_model(const nlohmann::json& config, const PlanWords& words) {
   const std::string& source = words.model;
+  const std::unique_ptr<nn::UpdateRule> rule = rule_of(words.optim);
   const auto shape_of = [&](nn::Chain& model) {
     if (words.lora.r > 0) nn::add_lora(model, words.lora);
-    return parallel::model_shape(model);
+    return parallel::model_shape(model, rule.get());
   };
   if (is_decoder_config(config)) {
     const auto model = nn::make_causal_lm(config, source);
@@ -288,6 +302,7 @@ void save_plan(const parallel::Candidate& one, const PlanWords& words) {
                           {"gradient_checkpointing", one.plan.activations.checkpoint_group > 0},
                           {"bf16", dtype == DType::bf16},
                           {"fp16", dtype == DType::f16}};
+  if (words.optim != PlanWords{}.optim) options["optim"] = words.optim;
   if (words.lora.r > 0) options["lora_r"] = words.lora.r;
   if (!words.lora.target_modules.empty())
     options["lora_target_modules"] = words.lora.target_modules;
@@ -352,6 +367,7 @@ int plan_layouts(PlanWords words) {
                 {"parameters", shape.elements()},
                 {"batch", words.batch},
                 {"length", words.length},
+                {"optim", words.optim},
                 {"layouts", layouts},
                 {"considered", result.layouts},
                 {"predicted", result.predicted},
@@ -390,6 +406,7 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--length", wanted->length, "positions of a sample; 0: the model's")
       ->check(at_least(0));
   plan->add_option("--dtype", wanted->dtype, "f32, bf16 or f16");
+  plan->add_option("--optim", wanted->optim, "update rule, as of `shoal train`");
   plan->add_option("--lora_r", wanted->lora.r, "train only adapters of this rank; 0: all")
       ->check(at_least(0));
   plan->add_option("--lora_target_modules", wanted->lora.target_modules,

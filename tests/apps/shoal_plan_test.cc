@@ -260,6 +260,50 @@ TEST_F(ShoalPlan, ARunLogsPredictionsAndMeasurements) {
                  "had 4 ranks and");
 }
 
+// The optimizer's bytes by its rule: predicted for a run, measured in it, and in `shoal plan`.
+TEST_F(ShoalPlan, TheUpdateRuleDecidesTheState) {
+  const std::string machine = two_devices(mine_ / "two.json");
+  const auto planned = [&](const std::string& optim) {  // GB of one of two replicas
+    const auto plan = shoal({"plan", "gpt2", "--config_overrides",
+                             "n_layer=2,n_head=2,n_embd=32,n_positions=64,vocab_size=300",
+                             "--machine", machine, "--dtype", "f32", "--batch", "8", "--length",
+                             "32", "--optim", optim, "--top", "1000", "--json"});
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    const auto answer = nlohmann::json::parse(plan.out);
+    EXPECT_EQ(answer["optim"], optim);
+    for (const auto& layout : answer["layouts"])
+      if (layout["data"] == 2 && layout["plan"].dump().find("shard") == std::string::npos)
+        return layout["memory_bytes"].get<double>();
+    ADD_FAILURE() << "no layout of two whole replicas: " << answer["layouts"];
+    return 0.0;
+  };
+  const auto optimizer_bytes = [&](const std::string& optim) {
+    const std::string to = mine_ / ("out-" + optim);
+    const auto run =
+        train({"--max_steps", "2", "--machine", machine, "--optim", optim, "--output_dir", to});
+    EXPECT_EQ(run.status, 0) << run.err;
+    const auto settings = nlohmann::json::parse(std::ifstream(to + "/run_settings.json"));
+    std::ifstream metrics(to + "/metrics.jsonl");
+    std::string line;
+    std::getline(metrics, line);
+    const double had = nlohmann::json::parse(line)["memory_peak_by_tag"].value("optimizer", 0.0);
+    const double predicted = settings["predicted"]["memory_peak_by_tag"]["optimizer"];
+    EXPECT_GE(had, predicted) << optim;
+    EXPECT_LE(had, predicted + 2 * 64 * 28) << optim << ": beside gaps of 28 tensors' states";
+    return predicted;
+  };
+  const double adamw = optimizer_bytes("adamw"), memory = planned("adamw");
+  double before = adamw;
+  for (const std::string optim : {"lion", "adafactor", "sgd"}) {
+    const double bytes = optimizer_bytes(optim);
+    EXPECT_LT(bytes, before) << optim;
+    EXPECT_NEAR(memory - planned(optim), adamw - bytes, 1) << optim;
+    before = bytes;
+  }
+  expect_refused(shoal({"plan", "gpt2", "--machine", machine, "--optim", "adam"}),
+                 "there is no update rule 'adam'");
+}
+
 TEST_F(ShoalPlan, TwoRanksCalibrateTheirHost) {
   const std::string machine = mine_ / "here.json";
   const auto ranks = on_ranks(
