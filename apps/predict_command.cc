@@ -57,6 +57,7 @@ constexpr std::array kPassed = {
     Passed{"max_source_length", "tokens of such a text at most"},
     Passed{"max_target_length", "tokens of a summary or translation at most"},
     Passed{"forced_bos_token", "the first token of each translation"},
+    Passed{"mlm_probability", "share of the tokens that are guessed"},
     Passed{"doc_stride", "tokens that the pieces of a long text share, to answer questions"},
     Passed{"per_device_eval_batch_size", "samples that are computed together (8)", false, true},
     Passed{"bf16", "compute in bfloat16", true},

@@ -91,6 +91,11 @@ TEST_F(ShoalCorruption, ModelsLearnToRestoreText) {
     ASSERT_EQ(measured.status, 0) << measured.err;
     EXPECT_NEAR(nlohmann::json::parse(measured.out)["eval_loss"], results["eval_loss"], 0.5)
         << "another seed hides other tokens";
+    const auto more = shoal({"evaluate", "-m", mine_ / made, mine_ / "test.txt", "--json", "--task",
+                             task, "--max_seq_length", "32", "--mlm_probability", "0.5"});
+    ASSERT_EQ(more.status, 0) << more.err;
+    EXPECT_NE(nlohmann::json::parse(more.out)["eval_loss"],
+              nlohmann::json::parse(measured.out)["eval_loss"]);
   }
 }
 

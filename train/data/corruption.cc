@@ -40,9 +40,7 @@ SpanCounts span_counts(std::int64_t tokens, const SpanCorruptionOptions& options
 std::vector<std::int64_t> segments(std::int64_t items, std::int64_t count, Draws& draws) {
   std::vector<std::uint8_t> begins(static_cast<std::size_t>(items - 1), 0);
   std::fill_n(begins.begin(), count - 1, std::uint8_t{1});
-  for (std::size_t i = begins.size(); i-- > 1;)
-    std::swap(begins[i],
-              begins[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(i) + 1))]);
+  shuffle(begins, draws);
   std::vector<std::int64_t> lengths = {1};
   for (const std::uint8_t begin : begins)
     if (begin != 0)

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "shoal/kernels/random.h"
 
@@ -11,9 +10,7 @@ namespace shoal {
 std::vector<std::int64_t> shuffled(std::int64_t count, Draws& draws) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
-  for (std::size_t i = numbers.size(); i-- > 1;)
-    std::swap(numbers[i],
-              numbers[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(i) + 1))]);
+  shuffle(numbers, draws);
   return numbers;
 }
 

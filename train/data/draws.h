@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace shoal {
@@ -14,8 +15,15 @@ class Draws {
   virtual std::int64_t poisson(double mean) = 0;       // 0 <= mean <= 100
 };
 
-// 0 to count - 1 in random order: for i from the last down to 1, number i changes places with
-// number below(i + 1), as in numpy.random.permutation.
+// In random order: for i from the last down to 1, thing i changes places with thing below(i + 1),
+// as in numpy.random.shuffle.
+template <class T>
+void shuffle(std::vector<T>& things, Draws& draws) {
+  for (std::size_t i = things.size(); i-- > 1;)
+    std::swap(things[i],
+              things[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(i) + 1))]);
+}
+// 0 to count - 1 in random order, as numpy.random.permutation.
 std::vector<std::int64_t> shuffled(std::int64_t count, Draws& draws);
 
 // Philox with key = seed and counter = (number of the draw, the sample's ordinal, epoch, site), so
