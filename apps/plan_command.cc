@@ -208,9 +208,10 @@ std::unique_ptr<nn::UpdateRule> rule_of(const std::string& optim) {
 struct ReadModel {
   parallel::ModelShape shape;
   std::int64_t positions = 0;
+  bool limited = true;  // false: --length may exceed the positions
 };
 // Encoders have the head of a masked language model. The source and the target of an
-// encoder-decoder have the same length; a T5, whose positions have no limit, at most 1024.
+// encoder-decoder have the same length: that of a T5, whose positions have no limit, is 1024.
 ReadModel read_model(const nlohmann::json& config, const PlanWords& words) {
   const std::string& source = words.model;
   const std::unique_ptr<nn::UpdateRule> rule = rule_of(words.optim);
@@ -225,7 +226,7 @@ ReadModel read_model(const nlohmann::json& config, const PlanWords& words) {
   if (is_encoder_decoder_config(config)) {
     const nn::EncoderDecoderConfig both = nn::EncoderDecoderConfig::from_json(config, source);
     nn::EncoderDecoder model(both);
-    return {shape_of(model), both.max_position_embeddings};
+    return {shape_of(model), both.max_position_embeddings, !both.family().relative_positions};
   }
   const nn::EncoderConfig encoder = nn::EncoderConfig::from_json(config, source);
   const bool after_padding = nn::encoder_family(encoder.model_type).positions_from_ids;
@@ -340,9 +341,9 @@ int plan_layouts(PlanWords words) {
   if (words.price >= 0) machine.price.dollars_per_hour = words.price;
   const nlohmann::json config = config_of(words);
   words.has_targets = is_encoder_decoder_config(config);
-  const auto [shape, positions] = read_model(config, words);
+  const auto [shape, positions, limited] = read_model(config, words);
   if (words.length == 0) words.length = positions;
-  SHOAL_CHECK(words.length <= positions, "--length {} exceeds the model's {} positions",
+  SHOAL_CHECK(words.length <= positions || !limited, "--length {} exceeds the model's {} positions",
               words.length, positions);
   const int ranks = words.nodes * machine.devices;
   if (words.batch == 0) words.batch = ranks;

@@ -129,7 +129,10 @@ TEST_F(ShoalPairs, T5LearnsToReverseWords) {
   const json metrics = json_of(out() + "/eval_results.json");
   EXPECT_GE(metrics["eval_bleu"], 97.0);
   EXPECT_GE(metrics["eval_chrf"], 97.0);
-  EXPECT_EQ(json_of(out() + "/config.json")["architectures"][0], "T5ForConditionalGeneration");
+  const json config = json_of(out() + "/config.json");
+  EXPECT_EQ(config["architectures"][0], "T5ForConditionalGeneration");
+  EXPECT_TRUE(config["pad_token_id"].is_number());
+  EXPECT_EQ(config["decoder_start_token_id"], config["pad_token_id"]);  // transformers needs it
 
   // The saved model predicts alone, with the same texts.
   const auto lines = shoal(overlaid(

@@ -137,6 +137,11 @@ TEST_F(ShoalPlan, PlansT5Of3BParametersOnP4d) {
         plan.value("tensor_parallel_degree", 1) * plan.value("pipeline_parallel_degree", 1) > 1)
         << layout;
   }
+  // T5's positions have no limit.
+  EXPECT_EQ(shoal({"plan", std::string(SHOAL_EXAMPLES) + "/recipes/t5-3b", "--machine",
+                   "p4d.24xlarge", "--nodes", "4", "--batch", "32", "--length", "2048"})
+                .status,
+            0);
 }
 
 // Writes a machine of two devices without a network.

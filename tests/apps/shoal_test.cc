@@ -510,6 +510,17 @@ TEST_F(Shoal, GenerateObeysItsOptions) {
   EXPECT_EQ(generate({"-p", "the", "--max-new-tokens", "0"}).status, 0);
   expect_refused(generate({"-p", "the", "--tokenizer", mine_ / "none"}), "none");
   expect_refused(generate({"-p", "the", "--top-p", "0"}), "--greedy");
+  expect_refused(generate({"-p", "the", "--num-beams", "2", "--top-k", "3"}), "leave one of them");
+  // A prompt of a file gets the same text, to its last token.
+  std::ofstream(mine_ / "prompts.txt") << "the shoal\n";
+  for (const char* tokens : {"1", "7"}) {
+    const std::vector<std::string> how{"--greedy", "--no-stop", "--max-new-tokens", tokens};
+    std::vector<std::string> one{"-p", "the shoal"}, all{"--prompts", mine_ / "prompts.txt"};
+    one.insert(one.end(), how.begin(), how.end());
+    all.insert(all.end(), how.begin(), how.end());
+    const auto row = nlohmann::json::parse(generate(all).out);
+    EXPECT_EQ(generate(one).out, "the shoal" + row["text"].get<std::string>() + "\n");
+  }
   // bf16 rounds the logits. Ids from a file give the same logits as the prompt.
   const auto logits = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"--logits-out", mine_ / "l.safetensors"});
