@@ -67,7 +67,7 @@ __device__ void softmax_tile(typename S::Scores& s, typename S::template Sums<S:
   }
 }
 
-template <typename T, int kDim, bool kRanges>
+template <typename T, int kDim, bool kRanges, bool kCapped>
 __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kernel(FlashArgs a) {
   using S = ForwardTiles<T, kDim>;
   const int tiles = (a.queries + S::kRows - 1) / S::kRows;
@@ -103,8 +103,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
   // softmax_tile() needs a positive scale. If the scale is negative, the scores below change sign.
   // If it is 0, a tiny scale makes all scores count as equal. With a soft cap, the scores below
   // include the scale.
-  const bool capped = a.soft_cap > 0;
-  const float scale = capped ? kLog2E : fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
+  const float scale = kCapped ? kLog2E : fmaxf(fabsf(a.scale) * kLog2E, 1e-30f);
   for (int step = begin; step < steps; ++step) {
     fetch(step + 1);
     const int key = step * S::kColumns;
@@ -114,7 +113,7 @@ __global__ void __launch_bounds__(ForwardTiles<T, kDim>::kThreads) forward_kerne
     __syncthreads();
     typename S::Scores s;
     dot_rows<S>(s, room.rows(0) + warp_row * S::kStride, room.columns(step, 0));
-    if (capped) {
+    if constexpr (kCapped) {
       cap_scores<S>(s, a.scale, a.soft_cap);
     } else if (a.scale < 0) {
 #pragma unroll
@@ -202,11 +201,10 @@ __global__ void __launch_bounds__(256)
 template <typename T, int kDim>
 cudaError_t forward(const FlashArgs& a, cudaStream_t stream) {
   using S = ForwardTiles<T, kDim>;
-  const auto start = [&]<bool kRanges>() {
-    return launch<forward_kernel<T, kDim, kRanges>>(blocks_of(a, a.queries, S::kRows), S::kThreads,
-                                                    S::bytes(1), a, stream);
-  };
-  return has_ranges(a) ? start.template operator()<true>() : start.template operator()<false>();
+  return with_form(a, [&]<bool kRanges, bool kCapped>() {
+    return launch<forward_kernel<T, kDim, kRanges, kCapped>>(blocks_of(a, a.queries, S::kRows),
+                                                             S::kThreads, S::bytes(1), a, stream);
+  });
 }
 
 }  // namespace

@@ -38,15 +38,15 @@ __global__ void __launch_bounds__(256) delta_kernel(FlashArgs a) {
 
 // Turns a score `p` into its probability after dropout, without dropout's scale. Turns `dp`, the
 // gradient of the probability after dropout, into the score's gradient.
+template <bool kCapped>
 struct ScoreGradient {
   float scale, keep_scale, soft_cap;
 
-  // The query must see the key. `Capped`: std::true_type if there is a soft cap.
-  template <class Capped>
-  __device__ void operator()(Capped, const QueryNumbers& query, bool drops, bool kept, float& p,
+  // The query must see the key.
+  __device__ void operator()(const QueryNumbers& query, bool drops, bool kept, float& p,
                              float& dp) const {
     float unit = scale, slope = scale;  // p · unit: the score
-    if constexpr (Capped::value) {
+    if constexpr (kCapped) {
       p = tanhf(p * (scale / soft_cap));
       unit = soft_cap;
       slope = scale * fmaf(-p, p, 1.0f);
@@ -58,7 +58,7 @@ struct ScoreGradient {
   }
 };
 
-template <typename T, int kDim, bool kRanges>
+template <typename T, int kDim, bool kRanges, bool kCapped>
 __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     query_gradient_kernel(FlashArgs a) {
   using S = QueryTiles<T, kDim>;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
       of_query[m][half] =
           q < a.queries ? numbers(a)[p.head_row + q] : QueryNumbers{kInfinity, 0.0f};
     }
-  const ScoreGradient gradient{a.scale, a.keep_scale, a.soft_cap};
+  const ScoreGradient<kCapped> gradient{a.scale, a.keep_scale, a.soft_cap};
   const bool drops = a.kept != nullptr;
   typename S::template Sums<kDim> dq = {};
   for (int step = begin; step < steps; ++step) {
@@ -111,18 +111,11 @@ __global__ void __launch_bounds__(QueryTiles<T, kDim>::kThreads)
     dot_rows<S>(dp, room.rows(1) + warp_row * S::kStride, room.columns(step, 1));
 #pragma unroll
     for (int m = 0; m < S::kMatrices; ++m) {
-      const auto turn = [&](auto with_cap) {
 #pragma unroll
-        for (int n = 0; n < S::kColumns / 8; ++n)
+      for (int n = 0; n < S::kColumns / 8; ++n)
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            gradient(with_cap, of_query[m][e / 2], drops, kept[m][e / 2](n, e % 2), s[m][n][e],
-                     dp[m][n][e]);
-      };
-      if (a.soft_cap > 0)
-        turn(std::true_type{});
-      else
-        turn(std::false_type{});
+        for (int e = 0; e < 4; ++e)
+          gradient(of_query[m][e / 2], drops, kept[m][e / 2](n, e % 2), s[m][n][e], dp[m][n][e]);
       if (whole) continue;
 #pragma unroll
       for (int n = 0; n < S::kColumns / 8; ++n)
@@ -239,7 +232,7 @@ __device__ __forceinline__ void hide_unseen(const FlashArgs& a, const Place& p, 
 }
 
 // Rows are keys and columns are queries, so scores are transposed.
-template <typename T, int kDim, bool kRanges>
+template <typename T, int kDim, bool kRanges, bool kCapped>
 __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kernel(FlashArgs a) {
   using S = KeyTiles<T, kDim>;
   constexpr int kPart = kKeyPart<kDim>;
@@ -271,7 +264,7 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
   fetch(begin);
   bool shown[S::kMatrices][2];
   const bool all_shown = visible_keys(a, p, key, shown);
-  const ScoreGradient gradient{a.scale, a.keep_scale, a.soft_cap};
+  const ScoreGradient<kCapped> gradient{a.scale, a.keep_scale, a.soft_cap};
   const bool drops = a.kept != nullptr;
   const std::int64_t first_query = p.head_row + lane % 4 * 2;
   const QueryNumbers* of_queries = numbers(a) + first_query;
@@ -292,19 +285,13 @@ __global__ void __launch_bounds__(KeyTiles<T, kDim>::kThreads) key_gradient_kern
     dot_rows<S>(dp, room.rows(1) + warp_row * S::kStride, room.columns(step, 1));
 #pragma unroll
     for (int m = 0; m < S::kMatrices; ++m) {
-      const auto turn = [&](auto with_cap) {
 #pragma unroll
-        for (int n = 0; n < S::kColumns / 8; ++n)
+      for (int n = 0; n < S::kColumns / 8; ++n)
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            gradient(with_cap, of_query.numbers[n][e % 2], drops,
-                     (of_query.kept[n][e % 2] >> (16 * m + 8 * (e / 2)) & 1u) != 0, s[m][n][e],
-                     dp[m][n][e]);
-      };
-      if (a.soft_cap > 0)
-        turn(std::true_type{});
-      else
-        turn(std::false_type{});
+        for (int e = 0; e < 4; ++e)
+          gradient(of_query.numbers[n][e % 2], drops,
+                   (of_query.kept[n][e % 2] >> (16 * m + 8 * (e / 2)) & 1u) != 0, s[m][n][e],
+                   dp[m][n][e]);
       if (!whole) hide_unseen<S, kRanges>(a, p, key + 16 * m, query, behind, shown[m], s[m], dp[m]);
     }
     add_product<S, kPart>(dv, s, room.columns(step, 1) + p.part * kPart, room.patch());
@@ -330,15 +317,14 @@ cudaError_t backward(const FlashArgs& a, cudaStream_t stream) {
   const cudaError_t status =
       launch<delta_kernel<T>>((blocks_of(a, a.queries, 1) + 7) / 8, 256, 0, a, stream);
   if (status != cudaSuccess) return status;
-  const auto start = [&]<bool kRanges>() {
-    const cudaError_t keys = launch<key_gradient_kernel<T, kDim, kRanges>>(
+  return with_form(a, [&]<bool kRanges, bool kCapped>() {
+    const cudaError_t keys = launch<key_gradient_kernel<T, kDim, kRanges, kCapped>>(
         blocks_of(a, a.keys, K::kRows) * (kDim / kKeyPart<kDim>), K::kThreads, K::bytes(2), a,
         stream);
     if (keys != cudaSuccess) return keys;
-    return launch<query_gradient_kernel<T, kDim, kRanges>>(blocks_of(a, a.queries, Q::kRows),
-                                                           Q::kThreads, Q::bytes(2), a, stream);
-  };
-  return has_ranges(a) ? start.template operator()<true>() : start.template operator()<false>();
+    return launch<query_gradient_kernel<T, kDim, kRanges, kCapped>>(
+        blocks_of(a, a.queries, Q::kRows), Q::kThreads, Q::bytes(2), a, stream);
+  });
 }
 
 }  // namespace

@@ -114,8 +114,15 @@ __device__ FlashRange queries_of(const FlashArgs& a, const Place& p, int key) {
   if (a.causal) range.begin = max(range.begin, own);
   return range;
 }
-// True if kernels must compute the range of each row.
-inline bool has_ranges(const FlashArgs& a) { return a.sequences != nullptr || a.window != 0; }
+// Calls start.operator()<kRanges, kCapped>(). Kernels with kRanges compute the range of each row,
+// those with kCapped apply the soft cap. The cap needs registers, so the other kernels do not know
+// it; kernels with the cap also compute ranges, needed or not.
+template <class Start>
+cudaError_t with_form(const FlashArgs& a, const Start& start) {
+  if (a.soft_cap > 0) return start.template operator()<true, true>();
+  if (a.sequences != nullptr || a.window != 0) return start.template operator()<true, false>();
+  return start.template operator()<false, false>();
+}
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }

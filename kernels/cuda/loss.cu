@@ -144,7 +144,7 @@ __device__ __forceinline__ std::int32_t target_of(const std::int32_t* targets, s
   return -1;
 }
 
-template <class T, class G, int N>
+template <class T, class G, int N, bool kCapped>
 __global__ void __launch_bounds__(kMostThreads, 2)
     cross_entropy_kernel(const __grid_constant__ CrossEntropyLaunch args, bool keep) {
   __shared__ float room[3][32];
@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   }
   // The target's logit is read before any thread overwrites it; over_block's barriers order the
   // two.
-  const float cap = args.soft_cap, at_target = capped(widened(logits[target]), cap);
+  const float cap = kCapped ? args.soft_cap : 0.0f,
+              at_target = capped(widened(logits[target]), cap);
   const bool smooth = args.label_smoothing > 0;
   T* kept = dynamic_shared<T>();  // [leading], if `keep`
   Online mine;
@@ -372,19 +373,26 @@ int threads_for(std::int64_t packs) {
   return static_cast<int>(wanted < 32 ? 32 : wanted < kMostThreads ? wanted : kMostThreads);
 }
 
-template <class T, class G, int N>
-cudaError_t launch(const CrossEntropyLaunch& args, int shared_limit, cudaStream_t stream) {
+template <class T, class G, int N, bool kCapped>
+cudaError_t launch_one(const CrossEntropyLaunch& args, int shared_limit, cudaStream_t stream) {
   const std::int64_t bytes = args.leading * static_cast<std::int64_t>(sizeof(T));
   const bool keep = args.gradient != nullptr && bytes <= shared_limit;
   const auto dynamic = static_cast<std::size_t>(keep ? bytes : 0);
   if (dynamic > 40 * 1024) {  // beyond the default limit of a block, with its static memory
     const cudaError_t status =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(cross_entropy_kernel<T, G, N>),
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(cross_entropy_kernel<T, G, N, kCapped>),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     if (status != cudaSuccess) return status;
   }
-  return launch_kernel(cross_entropy_kernel<T, G, N>, static_cast<unsigned>(args.rows),
+  return launch_kernel(cross_entropy_kernel<T, G, N, kCapped>, static_cast<unsigned>(args.rows),
                        threads_for(args.leading / N), dynamic, stream, args, keep);
+}
+
+// Kernels without a cap need no registers for it.
+template <class T, class G, int N>
+cudaError_t launch(const CrossEntropyLaunch& args, int shared_limit, cudaStream_t stream) {
+  return args.soft_cap > 0 ? launch_one<T, G, N, true>(args, shared_limit, stream)
+                           : launch_one<T, G, N, false>(args, shared_limit, stream);
 }
 
 }  // namespace
