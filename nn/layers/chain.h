@@ -61,9 +61,8 @@ struct ChainInput {
   // Optional i32 [n], for chains with reads_target_rows(): the positions with a target, as rows of
   // [B·T], each once. Negative entries are padding. The head then computes only these rows.
   Tensor target_rows{};
-  // Optional, for chains with computes_visible_rows() and lengths as key_mask: only the visible
-  // positions are computed. Made by visible_rows(), and moved to the kernels' device. Keep it until
-  // backward has ended.
+  // Optional, for chains with computes_visible_rows() and lengths as key_mask: visible_rows() on
+  // the kernels' device. Only visible positions are computed. Keep it until backward has ended.
   VisibleRows visible{};
   // For encoder-decoders, where ids and key_mask are the encoder's: the decoder's ids i32 [B, T]
   // (shifted_right()), and optionally which of them are visible, as key_mask.
@@ -84,12 +83,6 @@ Tensor rows_with_targets(const Tensor& targets, std::int64_t granularity, Memory
 // Returns about a sixteenth of the positions. An encoder's head computes 15 % of the positions; the
 // padding costs it a few percent.
 std::int64_t target_rows_granularity(const Tensor& targets);
-
-// Computes ChainInput::visible from lengths i32 [B] of rows of `length` tokens, in host memory. The
-// filling brings n to a multiple of `granularity`. A sample of length 0 keeps its first position,
-// which a head may read. Undefined if less than an eighth is saved.
-VisibleRows visible_rows(const Tensor& lengths, std::int64_t length, std::int64_t granularity,
-                         MemoryResource& memory);
 
 class Chain : public Module {  // for a custom model, see Sequential
  public:

@@ -79,6 +79,12 @@ struct VisibleRows {
   bool defined() const { return rows.defined(); }
 };
 
+// Computes them from lengths i32 [B] of samples padded to `length`, in host memory. The filling
+// brings n to a multiple of `granularity`. A sample of length 0 keeps its first position, which a
+// head may read. Undefined if less than an eighth is saved.
+VisibleRows visible_rows(const Tensor& lengths, std::int64_t length, std::int64_t granularity,
+                         MemoryResource& memory);
+
 struct AttentionInput {  // the inputs of an attention call besides x
   // Optional u8 [B, keys], 1 for visible keys, cached keys first; or i32 [B], the number of keys.
   Tensor key_mask{};
