@@ -76,7 +76,8 @@ void RopeScaling::read(const nlohmann::json& object, std::string_view name, doub
   read.text("type", rope_type);  // the older name
   read.text("rope_type", rope_type);
   read.number("rope_theta", rope_theta);
-  for (const auto& [key, member] : kNumbers) read.optional_number(key, this->*member);
+  for (const auto& [key, member] : kNumbers)
+    if (read.has(key)) read.optional_number(key, this->*member);  // null counts as absent
   read.optional_integer("original_max_position_embeddings", original_max_position_embeddings);
   read.list("short_factor", short_factor);
   read.list("long_factor", long_factor);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 
