@@ -10,7 +10,6 @@
 namespace shoal {
 namespace {
 
-using test::Outcome;
 using test::RunOptions;
 using ::testing::HasSubstr;
 using ::testing::Not;
