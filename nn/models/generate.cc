@@ -90,25 +90,25 @@ class CausalLmRows final : public TextRows {
 std::vector<std::vector<std::int32_t>> generate_batch(Context& context, CausalLm& model,
                                                       const Prompts& prompts,
                                                       const GenerationOptions& options,
-                                                      std::uint32_t first_sample) {
+                                                      TextNumbers numbers) {
   options.check(model.vocabulary());
   check_prompts(model, prompts, options);
   if (prompts.empty() || options.max_new_tokens == 0)
     return Prompts(prompts.size() * static_cast<std::size_t>(options.num_return_sequences));
   CausalLmRows rows(model, prompts, options.max_new_tokens);
-  return generate_tokens(context, rows, prompts, model.vocabulary(), options, first_sample);
+  return generate_tokens(context, rows, prompts, model.vocabulary(), options, numbers);
 }
 
 std::vector<std::int32_t> generate(Context& context, CausalLm& model,
                                    const std::vector<std::int32_t>& prompt,
-                                   const GenerationOptions& options, std::uint32_t sample,
+                                   const GenerationOptions& options, std::uint32_t number,
                                    const std::function<bool(std::int32_t)>& on_token) {
   GenerationOptions how = options;
   if (on_token && !options.searches_beams())
     how.ends = [&](std::span<const std::int32_t> tokens) {
       return !on_token(tokens.back()) || (options.ends && options.ends(tokens));
     };
-  return generate_batch(context, model, {prompt}, how, sample).front();
+  return generate_batch(context, model, {prompt}, how, {.first = number}).front();
 }
 
 }  // namespace shoal::nn

@@ -113,16 +113,17 @@ struct Generation : ::testing::Test {
 TEST_F(Generation, SamplesAreThoseOfEachPromptAlone) {
   const GenerationOptions options{
       .max_new_tokens = 8, .do_sample = true, .stop_tokens = {3, 4}, .num_return_sequences = 3};
-  const auto together = generate_batch(room.context, model, prompts, options, 5);
+  const auto together =
+      generate_batch(room.context, model, prompts, options, {.first = 5, .stride = 2});
   EXPECT_EQ(together.size(), 9U);
   EXPECT_GT(std::set<Tokens>(together.begin(), together.end()).size(), 6U);
   std::vector<Tokens> alone;
   for (std::size_t i = 0; i < prompts.size(); ++i)
     for (Tokens& tokens : generate_batch(room.context, model, {prompts[i]}, options,
-                                         5 + static_cast<std::uint32_t>(i)))
+                                         {.first = 5 + 2 * static_cast<std::uint32_t>(i)}))
       alone.push_back(std::move(tokens));
   EXPECT_EQ(together, alone);
-  EXPECT_NE(together, generate_batch(room.context, model, prompts, options, 6));
+  EXPECT_NE(together, generate_batch(room.context, model, prompts, options, {.first = 6}));
 }
 
 TEST_F(Generation, EndsAreAskedOfEverySequence) {

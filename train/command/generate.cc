@@ -302,7 +302,7 @@ class Generator {
   }
   Texts generated(const Texts& prompts, const nn::GenerationOptions& how, std::uint32_t first) {
     if (loaded_.decoder)
-      return nn::generate_batch(loaded_.context, *loaded_.decoder, prompts, how, first);
+      return nn::generate_batch(loaded_.context, *loaded_.decoder, prompts, how, {.first = first});
     std::size_t longest = 0;
     for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
     std::vector<TokenId> ids, lengths;
@@ -313,7 +313,8 @@ class Generator {
     }
     const Tensor sizes = ids_tensor(lengths, 1, loaded_.pool).reshaped({std::ssize(lengths)});
     return nn::generate(loaded_.context, *loaded_.encoder_decoder,
-                        ids_tensor(ids, std::ssize(prompts), loaded_.pool), sizes, how, first);
+                        ids_tensor(ids, std::ssize(prompts), loaded_.pool), sizes, how,
+                        {.first = first});
   }
 
   const GenerateOptions& options_;

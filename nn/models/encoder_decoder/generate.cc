@@ -37,10 +37,7 @@ void take(const EncoderDecoder& model, const char* name, std::optional<std::int3
 
 }  // namespace
 
-std::vector<std::vector<std::int32_t>> generate(Context& context, EncoderDecoder& model,
-                                                const Tensor& ids, const Tensor& key_mask,
-                                                const GenerationOptions& options,
-                                                std::uint32_t first_sample) {
+GenerationOptions search_options(const EncoderDecoder& model, const GenerationOptions& options) {
   const EncoderDecoderConfig& config = model.config();
   GenerationOptions how = options;
   take(model, "forced_bos_token_id", how.forced_bos_token_id);
@@ -50,18 +47,30 @@ std::vector<std::vector<std::int32_t>> generate(Context& context, EncoderDecoder
       config.family().relative_positions || how.max_new_tokens <= config.max_position_embeddings,
       "max_new_tokens {}: the decoder has {} positions", how.max_new_tokens,
       config.max_position_embeddings);
+  return how;
+}
+
+std::int32_t start_id(const EncoderDecoder& model) {
+  return static_cast<std::int32_t>(
+      model.generation_id("decoder_start_token_id").value_or(model.config().start_id()));
+}
+
+std::vector<std::vector<std::int32_t>> generate(Context& context, EncoderDecoder& model,
+                                                const Tensor& ids, const Tensor& key_mask,
+                                                const GenerationOptions& options,
+                                                TextNumbers numbers) {
+  const GenerationOptions how = search_options(model, options);
   SHOAL_CHECK(ids.shape().rank() == 2, "an encoder-decoder takes ids [B, S], not {}",
               to_string(ids.shape()));
   const auto samples = static_cast<std::size_t>(ids.shape()[0]);
   if (samples == 0 || how.max_new_tokens == 0)
     return std::vector<std::vector<std::int32_t>>(
         samples * static_cast<std::size_t>(how.num_return_sequences));
-  const auto start = static_cast<std::int32_t>(
-      model.generation_id("decoder_start_token_id").value_or(config.start_id()));
+  const std::int32_t start = start_id(model);
   EncodedRows rows(model, model.encode(context, ids, key_mask, how.max_new_tokens),
                    std::vector<std::int32_t>(samples, start));
   return generate_tokens(context, rows, std::vector<std::vector<std::int32_t>>(samples, {start}),
-                         config.vocab_size, how, first_sample);
+                         model.config().vocab_size, how, numbers);
 }
 
 }  // namespace shoal::nn

@@ -33,12 +33,11 @@ void read_logits(Context& context, const Tensor& logits, std::vector<float>& val
 
 std::vector<std::vector<std::int32_t>> generate_tokens(
     Context& context, TextRows& model, const std::vector<std::vector<std::int32_t>>& contexts,
-    std::int64_t vocabulary, const GenerationOptions& options, std::uint32_t first_sample) {
+    std::int64_t vocabulary, const GenerationOptions& options, TextNumbers numbers) {
   options.check(vocabulary);
   std::vector<std::unique_ptr<TokenSearch>> searches;
   for (const auto& ids : contexts)
-    searches.push_back(
-        make_search(options, ids, first_sample + static_cast<std::uint32_t>(searches.size())));
+    searches.push_back(make_search(options, ids, numbers.of(std::ssize(searches))));
   std::vector<TokenSearch*> active;
   for (const auto& search : searches) active.push_back(search.get());
   std::vector<float> values;

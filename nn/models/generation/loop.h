@@ -25,9 +25,9 @@ class TextRows {
 };
 
 // The new tokens of num_return_sequences sequences of each text. `contexts`: the ids of each text
-// before the first new token. `first_sample` numbers the first text, for sampling.
+// before the first new token.
 std::vector<std::vector<std::int32_t>> generate_tokens(
     Context& context, TextRows& model, const std::vector<std::vector<std::int32_t>>& contexts,
-    std::int64_t vocabulary, const GenerationOptions& options, std::uint32_t first_sample);
+    std::int64_t vocabulary, const GenerationOptions& options, TextNumbers numbers);
 
 }  // namespace shoal::nn

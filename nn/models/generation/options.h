@@ -57,4 +57,13 @@ struct GenerationOptions {
   bool searches_beams() const { return num_beams > 1; }
 };
 
+// Text i of a batch has the number first + i * stride. The number decides which random numbers
+// sample the text.
+struct TextNumbers {
+  std::uint32_t first = 0, stride = 1;
+  std::uint32_t of(std::int64_t text) const {
+    return first + static_cast<std::uint32_t>(text) * stride;
+  }
+};
+
 }  // namespace shoal::nn

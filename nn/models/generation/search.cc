@@ -24,11 +24,11 @@ bool has_ended(const GenerationOptions& options, std::span<const std::int32_t> s
 // Greedy, or num_return_sequences independent samples.
 class RowSearch final : public TokenSearch {
  public:
-  RowSearch(const GenerationOptions& options, Tokens context, std::uint32_t sample)
+  RowSearch(const GenerationOptions& options, Tokens context, std::uint32_t number)
       : options_(options),
         context_(context.size()),
         rows_(static_cast<std::size_t>(options.num_return_sequences), Row{std::move(context)}),
-        first_sample_(sample * static_cast<std::uint32_t>(options.num_return_sequences)) {
+        first_sample_(number * static_cast<std::uint32_t>(options.num_return_sequences)) {
     site_.seed = options.seed;
     site_.site = hash_name("generate");
   }
@@ -212,9 +212,9 @@ class BeamSearch final : public TokenSearch {
 }  // namespace
 
 std::unique_ptr<TokenSearch> make_search(const GenerationOptions& options, Tokens context,
-                                         std::uint32_t sample) {
+                                         std::uint32_t number) {
   if (options.searches_beams()) return std::make_unique<BeamSearch>(options, context);
-  return std::make_unique<RowSearch>(options, std::move(context), sample);
+  return std::make_unique<RowSearch>(options, std::move(context), number);
 }
 
 }  // namespace shoal::nn

@@ -1,5 +1,6 @@
 // Chooses the tokens of one text: greedily, by sampling, or by beam search. Pure bookkeeping on the
-// host; generate_tokens() brings the scores.
+// host: the caller brings the scores (generate_tokens(), and the Trainer where ranks share a
+// model).
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ class TokenSearch {
   virtual std::vector<std::vector<std::int32_t>> results() const = 0;
 };
 
-// `context`: the ids before the first new token. `sample` numbers the text for sampling. `options`
-// must outlive the search.
+// `context`: the ids before the first new token. `number`: TextNumbers. `options` must outlive the
+// search.
 std::unique_ptr<TokenSearch> make_search(const GenerationOptions& options,
-                                         std::vector<std::int32_t> context, std::uint32_t sample);
+                                         std::vector<std::int32_t> context, std::uint32_t number);
 
 }  // namespace shoal::nn
