@@ -63,6 +63,7 @@ constexpr std::array kIgnored = {
     Named{"hub_private_repo", "nothing is uploaded"},
     Named{"hub_always_push", "nothing is uploaded"},
     Named{"hub_revision", "nothing is uploaded"},
+    Named{"sortish_sampler", "transformers ignores it too (since 4.3); see group_by_length"},
     Named{"use_cache", "training keeps no key-value cache"}};
 
 struct Refusal {
@@ -95,7 +96,6 @@ constexpr std::array kRefused = {
     Refusal{"ignore_mismatched_sizes",
             "a head of other sizes is refused; begin from the model without it", true},
     Refusal{"trust_remote_code", "no code of a model's directory is run", true},
-    Refusal{"sortish_sampling", "use group_by_length", true},
     Refusal{"generation_config", "the model directory's generation_config.json is read"},
     Refusal{"torch_dtype", "use bf16 or fp16"},
     Refusal{"padding_free", "packing keeps the documents of a block apart; else batches are padded",
