@@ -215,18 +215,51 @@ TEST_F(ShoalPairs, RanksLearnAndPredictAsOneDoes) {
   const std::vector<Pair> held_out = reversed(11, 79);
   const std::string train = write_translations("train.jsonl", reversed(64, 7)),
                     test = write_translations("test.jsonl", held_out);
-  for (const auto& model : {tiny_t5(), tiny_bart()}) {
+  for (const auto& [model, beams] : {std::pair{tiny_t5(), "4"}, {tiny_bart(), "1"}}) {
     SCOPED_TRACE(model[1]);
     for (const char* name : {"one", "dp", "tp", "pp"}) std::filesystem::remove_all(mine_ / name);
     expect_ranks_as_one(
-        learns(model, overlaid(languages(),
-                               {"--train_file", train, "--validation_file", test, "--test_file",
-                                test, "--do_predict", "--per_device_eval_batch_size", "4",
-                                "--num_train_epochs", "5", "--warmup_steps", "0"})),
+        learns(model,
+               overlaid(languages(),
+                        {"--train_file", train, "--validation_file", test, "--test_file", test,
+                         "--do_predict", "--per_device_eval_batch_size", "4", "--num_beams", beams,
+                         "--num_train_epochs", "5", "--warmup_steps", "0"})),
         {"generated_predictions.txt"});
     EXPECT_EQ(lines_of(text_of(mine_ / "one" + "/generated_predictions.txt")).size(),
               held_out.size());
   }
+}
+
+TEST_F(ShoalPairs, RanksThatShareAModelFollowItsGenerationConfig) {
+  const std::string train = write_translations("train.jsonl", reversed(64, 7)),
+                    base = mine_ / "base";
+  const auto made = shoal(learns(
+      tiny_t5(), overlaid(languages(), {"--train_file", train, "--max_steps", "20", "--output_dir",
+                                        base, "--predict_with_generate", "false"})));
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto texts = [&](const json& fields, int ranks, const std::string& mp) {
+    json config = json_of(base + "/generation_config.json");
+    config.update(fields);
+    std::ofstream(base + "/generation_config.json") << config;
+    const auto words =
+        learns({"--model_name_or_path", base},
+               overlaid(languages(), {"--train_file", train, "--test_file", train, "--do_predict",
+                                      "--max_steps", "1", "--learning_rate", "0", "--mp_parameters",
+                                      mp, "--output_dir", out(), "--overwrite_output_dir"}));
+    const auto results = on_ranks(ranks, words);
+    for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_THAT(results[0].out, HasSubstr("num_return_sequences 2; evaluation takes the best"));
+    return text_of(out() + "/generated_predictions.txt");
+  };
+  const json fields = {{"do_sample", true},
+                       {"temperature", 1.5},
+                       {"no_repeat_ngram_size", 2},
+                       {"num_return_sequences", 2}};
+  const std::string stages = R"({"pipeline_parallel_degree": 2, "microbatches": 2, "ddp": true})",
+                    sampled = texts(fields, 1, "{}");
+  EXPECT_EQ(lines_of(sampled).size(), 64U);
+  EXPECT_EQ(texts(fields, 2, stages), sampled);
+  EXPECT_NE(texts({{"do_sample", false}}, 2, stages), sampled);
 }
 
 TEST_F(ShoalPairs, QuestionsAboutArticlesAreLearntByHeart) {
@@ -313,15 +346,8 @@ TEST_F(ShoalPairs, RefuseOptionsThatCannotBeDone) {
         tiny_t5(),
         overlaid(overlaid(languages(), {"--train_file", train, "--output_dir", out()}), more)));
   };
-  expect_refused(with({"--num_beams", "4", "--mp_parameters", R"({"partitions": 2})"}),
-                 "ranks that share a model generate greedily");
-  const auto beams = with({"--num_beams", "4", "--validation_file", train, "--max_steps", "1",
-                           "--predict_with_generate", "true"});
-  EXPECT_EQ(beams.status, 0) << beams.err;
-  EXPECT_THAT(beams.out, HasSubstr("bleu"));
   expect_refused(with({"--ignore_pad_token_for_loss", "false"}),
                  "the loss would depend on how samples are padded");
-  expect_refused(with({"--sortish_sampling", "true"}), "use group_by_length");
   expect_refused(with({"--block_size", "16"}), "give max_source_length and max_target_length");
   expect_refused(with({"--summary_column", "x"}), "give --task summarization");
   expect_refused(with({"--target_lang", "fr"}), "has no text in 'fr'");

@@ -1,10 +1,9 @@
 #include "shoal/train/command/generated_texts.h"
 
 #include <string>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "shoal/nn/models/encoder_decoder/model.h"
 #include "shoal/nn/models/generation/read_options.h"
@@ -12,7 +11,6 @@
 #include "shoal/runtime/base/shortened.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
-#include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::command {
 namespace {
@@ -27,34 +25,6 @@ TokenId id_of(const Tokenizer& tokenizer, const char* option, const std::string&
   SHOAL_CHECK(id.has_value(), "{} is {}, and the tokenizer has no such token", option,
               shortened(token));
   return *id;
-}
-
-bool shares_model(const RunArguments& a) {
-  if (!a.training.model_parallel) return false;
-  const parallel::MeshPlan& mesh = a.training.model_parallel->plan.mesh;
-  return mesh.pipeline > 1 || mesh.tensor > 1;
-}
-
-// The fields of the directory's generation_config.json that would change a greedily generated text.
-std::vector<std::string> fields_left_out(const std::string& directory) {
-  const std::string path = directory + "/generation_config.json";
-  std::vector<std::string> fields;
-  if (directory.empty() || !path_exists(path)) return fields;
-  const nlohmann::json config = read_json_file(path);
-  for (const auto& [name, without_effect] : {std::pair{"num_beams", nlohmann::json(1)},
-                                             {"do_sample", false},
-                                             {"min_length", 0},
-                                             {"no_repeat_ngram_size", 0},
-                                             {"encoder_no_repeat_ngram_size", 0},
-                                             {"repetition_penalty", 1.0},
-                                             {"min_new_tokens", nlohmann::json()},
-                                             {"suppress_tokens", nlohmann::json()},
-                                             {"begin_suppress_tokens", nlohmann::json()},
-                                             {"bad_words_ids", nlohmann::json()}})
-    if (const nlohmann::json* value = find_field(config, name);
-        value != nullptr && *value != without_effect)
-      fields.push_back(fmt::format("{} {}", name, shortened(value->dump(), 40)));
-  return fields;
 }
 
 }  // namespace
@@ -80,12 +50,6 @@ void check_pairs(const RunArguments& a) {
                 "ignore_pad_token_for_loss is false: the loss would depend on how samples are "
                 "padded, and so on the ranks",
                 "leave it out");
-  if (shares_model(a) && a.training.generation_num_beams.value_or(1) > 1)
-    throw Error(ErrorCode::unavailable,
-                fmt::format("generation_num_beams is {}, but ranks that share a model generate "
-                            "greedily",
-                            *a.training.generation_num_beams),
-                "evaluate with the whole model on each rank");
   SHOAL_CHECK(!a.training.do_predict || a.training.predict_with_generate.value_or(true),
               "do_predict writes generated texts, but predict_with_generate is false");
   SHOAL_CHECK(!splits_train_file(data) || !data.val_max_target_length,
@@ -116,25 +80,24 @@ std::optional<nn::GenerationOptions> generation_of(const RunArguments& a, RunSet
                 fmt::format("give --generation_max_length {}", setup.task->positions()));
   nn::GenerationOptions options;
   const std::string path = setup.model_files + "/generation_config.json";
-  if (shares_model(a)) {
-    if (const auto fields = fields_left_out(setup.model_files); !fields.empty())
-      setup.notices.push_back(
-          fmt::format("ranks that share a model generate greedily, without {} of "
-                      "generation_config.json",
-                      fmt::join(fields, ", ")));
-  } else {
-    if (!setup.model_files.empty() && path_exists(path))
-      nn::read_options(read_json_file(path), path, 1, options);
-    options.num_beams = a.training.generation_num_beams.value_or(options.num_beams);
-  }
+  if (!setup.model_files.empty() && path_exists(path))
+    nn::read_options(read_json_file(path), path, 1, options);
+  options.num_beams = a.training.generation_num_beams.value_or(options.num_beams);
+  if (const std::int64_t texts = std::exchange(options.num_return_sequences, 1); texts != 1)
+    setup.notices.push_back(
+        fmt::format("generation_config.json has num_return_sequences {}; evaluation takes the best "
+                    "text of each sample",
+                    texts));
   options.seed = static_cast<std::uint64_t>(a.training.seed);
   // The length counts the start, as in transformers.
   options.max_new_tokens = longest - 1;
-  const auto end = model.generation_id("eos_token_id");
-  SHOAL_CHECK(end.has_value(),
-              "neither config.json nor generation_config.json has an eos_token_id, "
-              "which ends a generated text");
-  options.stop_tokens = {static_cast<std::int32_t>(*end)};
+  if (options.stop_tokens.empty()) {
+    const auto end = model.generation_id("eos_token_id");
+    SHOAL_CHECK(end.has_value(),
+                "neither config.json nor generation_config.json has an eos_token_id, "
+                "which ends a generated text");
+    options.stop_tokens = {static_cast<std::int32_t>(*end)};
+  }
   return options;
 }
 

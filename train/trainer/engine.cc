@@ -399,6 +399,14 @@ std::optional<parallel::OffloadStatistics> Engine::offloaded() const {
   return model_->offload_statistics();
 }
 
+bool Engine::runs_whole_model() {
+  const bool split =
+      has_pipeline() || plan_.sharding.level == 3 ||
+      (mesh_.shape().tp > 1 && !(plan_.tensor.prescaled_batch && plan_.tensor.speed));
+  if (!split) model_->wait_for_values();
+  return !split;
+}
+
 LossSums Engine::evaluate(std::span<const Batch> batches, const Scores& scores) {
   SHOAL_CHECK(!scores || !task_unit_, "{} is no chain of units, which predictions need",
               task_.describe());

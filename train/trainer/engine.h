@@ -84,6 +84,9 @@ class Engine {
   // with fewer or no batches when it has no more.
   int batches_at_a_time() const;
   bool evaluates_together() const { return !whole(); }
+  // True if this rank can run the whole model in context() without evaluate(): alone, or in step
+  // with tensor-parallel ranks that compute the same. Waits until the values have arrived.
+  bool runs_whole_model();
   // The head's scores for rows [first_row, first_row + n) of batches[batch], f32 [n, ..] in host
   // memory, including padding positions.
   using Scores =

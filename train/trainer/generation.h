@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -11,24 +12,27 @@
 
 namespace shoal {
 
-// The generated ids of each row of a batch.
-using GeneratedRows = std::vector<std::vector<std::int32_t>>;
-
 struct GenerationPlace {
   Engine* engine = nullptr;
   nn::EncoderDecoder* model = nullptr;  // of the engine's task
   MemoryResource* host = nullptr;
   std::int64_t batch_rows = 1;  // limit of the rows of a batch
+  std::int64_t positions = 0;   // limit of the decoder's
 };
 
-// Returns the rows of each of this rank's batches. Collective if engine->evaluates_together().
+// The generated ids of row `row` of batches[batch].
+using TakeText =
+    std::function<void(std::size_t batch, std::int64_t row, const std::vector<std::int32_t>& ids)>;
+
+// Generates a text for each row of this rank's batches. Calls `take` for each row on one of the
+// ranks that read it. A sample's index in its data set numbers it for sampling, so the texts depend
+// on the layout and the batches only by rounding. Collective if engine->evaluates_together().
+// Throws invalid_argument for several texts of a sample, and for texts of no tokens.
 //
-// A rank with the whole model generates with a key-value cache. If ranks share the model, each new
-// token is an evaluation of the whole input: T tokens cost T forward passes, and the rank with the
-// head holds the scores of all positions, f32 [rows, T, vocabulary]. Then only greedy generation is
-// available; do_sample throws unavailable.
-std::vector<GeneratedRows> generate_texts(const GenerationPlace& place,
-                                          std::span<const Batch> batches,
-                                          const nn::GenerationOptions& options);
+// If engine->runs_whole_model(), each rank generates with a key-value cache. Otherwise each new
+// token is an evaluation of the whole input for each beam: T tokens with B beams cost T * B forward
+// passes, and the rank with the head holds the scores of all positions, f32 [rows, T, vocabulary].
+void generate_texts(const GenerationPlace& place, std::span<const Batch> batches,
+                    const nn::GenerationOptions& options, const TakeText& take);
 
 }  // namespace shoal

@@ -74,14 +74,12 @@ void GatheredPredictions::add_labels(const Batch& batch, std::int64_t row, bool 
         front_of_row<std::int32_t>(labels, row, per_position ? length_of(batch, row) : each);
 }
 
-void GatheredPredictions::add(const Batch& batch,
-                              const std::vector<std::vector<std::int32_t>>& tokens) {
-  for (std::int64_t row = 0; row < std::ssize(tokens); ++row) {
-    Own own{.index = batch.ordinals.first + row * batch.ordinals.stride, .of = {}};
-    own.of.tokens = tokens[static_cast<std::size_t>(row)];
-    add_labels(batch, row, /*of_positions=*/false, own);
-    own_.push_back(std::move(own));
-  }
+void GatheredPredictions::add(const Batch& batch, std::int64_t row,
+                              const std::vector<std::int32_t>& tokens) {
+  Own own{.index = batch.ordinals.first + row * batch.ordinals.stride, .of = {}};
+  own.of.tokens = tokens;
+  add_labels(batch, row, /*of_positions=*/false, own);
+  own_.push_back(std::move(own));
 }
 
 Predictions GatheredPredictions::take(collectives::Communicator* ranks) {

@@ -34,8 +34,8 @@ class GatheredPredictions {
   explicit GatheredPredictions(std::int64_t samples) : samples_(samples) {}
   // scores: f32 [n, ..] in host memory, for the batch's rows from first_row on.
   void add(const Batch& batch, std::int64_t first_row, const Tensor& scores);
-  // The batch's rows of generated ids.
-  void add(const Batch& batch, const std::vector<std::vector<std::int32_t>>& tokens);
+  // The generated ids of a row of the batch.
+  void add(const Batch& batch, std::int64_t row, const std::vector<std::int32_t>& tokens);
   // Returns the predictions of all ranks, on every rank. `ranks` null: this rank has them all.
   // Collective; blocks. Temporarily holds all predictions twice in memory. A duplicate or missing
   // sample is an internal error.

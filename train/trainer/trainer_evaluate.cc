@@ -53,7 +53,8 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
   const GenerationPlace generates{.engine = engine.get(),
                                   .model = parts.task->generator(),
                                   .host = &parts.host(),
-                                  .batch_rows = batch_size};
+                                  .batch_rows = batch_size,
+                                  .positions = parts.task->positions()};
   SHOAL_CHECK(!parts.generation || generates.model != nullptr, "{} generates no text",
               parts.task->describe());
   double sums[] = {0, 0};  // loss, targets
@@ -71,10 +72,12 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
     const LossSums here = engine->evaluate(some, scores);
     sums[0] += here.loss;
     sums[1] += here.targets;
-    if (predict && parts.generation) {
-      const auto texts = generate_texts(generates, some, *parts.generation);
-      for (std::size_t i = 0; i < some.size() && share.counts; ++i) gathered.add(some[i], texts[i]);
-    }
+    if (predict && parts.generation)
+      generate_texts(
+          generates, some, *parts.generation,
+          [&](std::size_t batch, std::int64_t row, const std::vector<std::int32_t>& ids) {
+            gathered.add(some.at(batch), row, ids);
+          });
     done = std::min(result.batches, done + static_cast<std::int64_t>(at_a_time));
     each_callback([&](TrainerCallback& c) { c.on_evaluate_progress(done, result.batches); });
     stopped_by =
