@@ -260,6 +260,9 @@ TEST_F(ShoalPairs, RanksThatShareAModelFollowItsGenerationConfig) {
   EXPECT_EQ(lines_of(sampled).size(), 64U);
   EXPECT_EQ(texts(fields, 2, stages), sampled);
   EXPECT_NE(texts({{"do_sample", false}}, 2, stages), sampled);
+  json ends = {1};  // and every word
+  for (std::size_t word = 0; word <= kWords.size(); ++word) ends.push_back(4 + word);
+  EXPECT_EQ(texts({{"eos_token_id", ends}}, 2, stages).find(' '), std::string::npos);
 }
 
 TEST_F(ShoalPairs, QuestionsAboutArticlesAreLearntByHeart) {

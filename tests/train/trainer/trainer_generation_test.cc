@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -139,6 +140,7 @@ Texts texts_of(const Layout& layout, const char* family, const Search& search,
 struct Case {
   const char* name;
   Layout layout;
+  friend void PrintTo(const Case& test, std::ostream* out) { *out << test.layout.text(); }
 };
 const std::vector<Case> kLayouts = {
     {"replicas", {.rdp = 2, .on_mesh = false}},
