@@ -120,7 +120,7 @@ class SharedGeneration {
   // Appends the chosen tokens. Returns false after the end of all texts of all ranks.
   bool advance() {
     std::ranges::fill(choices_, Choice{});
-    for_each_text([this](Text& text, std::span<Choice> choices) {
+    for_each_text([](Text& text, std::span<Choice> choices) {
       if (!text.search) return;
       for (std::size_t beam = 0; const auto& next : text.search->advance())
         choices[beam++] = {static_cast<std::int32_t>(next.row), next.token + 1};
