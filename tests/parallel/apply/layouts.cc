@@ -13,6 +13,11 @@ constexpr std::array kSchedules = {ScheduleKind::simple,      ScheduleKind::inte
                                    ScheduleKind::one_f_one_b, ScheduleKind::virtual_interleaved,
                                    ScheduleKind::zero_bubble, ScheduleKind::zero_bubble_v};
 
+// GPT-NeoX's layouts are listed in equivalence_test.cc.
+constexpr std::array kDrawn = {Model::gpt2,   Model::bert,  Model::llama,
+                               Model::qwen3,  Model::gemma, Model::gemma2,
+                               Model::gemma3, Model::t5,    Model::bart};
+
 // Sizes that the degrees divide, although not every size is divisible by every degree.
 Task task_for(Model model, int rdp, int tp) {
   const auto odd = [](int degree) {
@@ -132,8 +137,7 @@ LayoutModel model_of(const Task& task) {
   if (is_encoder_decoder(task.model))
     return {kUnits, task.heads, tiny_encoder_decoder(task).encoder_inner};
   if (task.model == Model::gpt2) return {kUnits, task.heads, tiny(task).inner()};
-  if (task.model == Model::llama || task.model == Model::qwen3 || task.model == Model::gemma2 ||
-      task.model == Model::gemma3) {
+  if (task.model == Model::llama || task.model == Model::qwen3 || is_gemma(task.model)) {
     const nn::DecoderConfig config = tiny_llama(task);
     return {kUnits, config.num_key_value_heads, config.intermediate_size};
   }
@@ -189,9 +193,7 @@ LayoutSpace every_layout(bool small) {
   for (int rdp = 1; rdp <= kMostRanks; ++rdp)
     for (int pp = 1; rdp * pp <= kMostRanks; ++pp)
       for (int tp = 1; rdp * pp * tp <= kMostRanks; ++tp)
-        for (const Model model :
-             {Model::gpt2, Model::bert, Model::llama, Model::qwen3, Model::t5, Model::bart})
-          if (!small || model < Model::llama) add_all(rdp, pp, tp, model);
+        for (const Model model : kDrawn) add_all(rdp, pp, tp, model);
   return space;
 }
 

@@ -21,8 +21,7 @@ std::unique_ptr<nn::Chain> make_whole_model(const Task& task) {
     return std::make_unique<nn::EncoderDecoder>(tiny_encoder_decoder(task));
   if (task.model == Model::gpt2) return std::make_unique<nn::CausalLm>(tiny(task));
   if (task.model == Model::gpt_neox) return std::make_unique<nn::CausalLm>(tiny_neox(task));
-  if (task.model == Model::gemma2 || task.model == Model::gemma3)
-    return std::make_unique<nn::CausalLm>(tiny_gemma(task));
+  if (is_gemma(task.model)) return std::make_unique<nn::CausalLm>(tiny_gemma(task));
   if (task.model != Model::bert) return std::make_unique<nn::CausalLm>(tiny_llama(task));
   return std::make_unique<nn::Encoder>(tiny_encoder("bert", task.heads, kUnits - 2),
                                        nn::EncoderTask::masked_lm);

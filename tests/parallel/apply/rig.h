@@ -1,8 +1,9 @@
-// A tiny GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma 2, Gemma 3, T5 or BART, trained on any layout
-// and on one rank.
+// A tiny GPT-2, BERT, Llama, Qwen3, GPT-NeoX, Gemma, Gemma 2, Gemma 3, T5 or BART, trained on any
+// layout and on one rank.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,7 +26,21 @@ constexpr int kRows = 16, kLength = 16, kSteps = 20, kVocabulary = 83, kUnits = 
 
 // bert: with a masked language model's head; qwen3, gemma2, gemma3: with sliding windows in every
 // second layer; t5: with gated GELU and a tied head
-enum class Model : std::uint8_t { gpt2, bert, llama, qwen3, gpt_neox, gemma2, gemma3, t5, bart };
+enum class Model : std::uint8_t {
+  gpt2,
+  bert,
+  llama,
+  qwen3,
+  gpt_neox,
+  gemma,
+  gemma2,
+  gemma3,
+  t5,
+  bart,
+};
+constexpr std::array kModelNames = {"gpt2",  "bert",   "llama",  "qwen3", "gpt_neox",
+                                    "gemma", "gemma2", "gemma3", "t5",    "bart"};
+inline const char* name_of(Model model) { return kModelNames[static_cast<std::size_t>(model)]; }
 
 // A model and its data. Each layout is compared with one rank on the same task.
 struct Task {
@@ -70,10 +85,12 @@ inline nn::DecoderConfig tiny_llama(const Task& task = {.model = Model::llama}) 
   return config;
 }
 
-// Gemma 2 or 3, with the sizes of tiny_llama().
+inline bool is_gemma(Model model) { return model >= Model::gemma && model <= Model::gemma3; }
+
+// A Gemma with the sizes of tiny_llama().
 inline nn::DecoderConfig tiny_gemma(const Task& task) {
-  const bool caps = task.model == Model::gemma2;
-  nn::DecoderConfig config = nn::DecoderConfig::of(caps ? "gemma2" : "gemma3_text");
+  nn::DecoderConfig config =
+      nn::DecoderConfig::of(task.model == Model::gemma3 ? "gemma3_text" : name_of(task.model));
   const nn::DecoderConfig sizes = tiny_llama(task);
   config.vocab_size = sizes.vocab_size;
   config.max_position_embeddings = sizes.max_position_embeddings;
@@ -85,10 +102,11 @@ inline nn::DecoderConfig tiny_gemma(const Task& task) {
   config.head_dim = 6;
   config.attention_dropout = 0.1;
   config.initializer_range = 0.1;
+  if (task.model == Model::gemma) return config;
   config.query_pre_attn_scalar = 5;
   config.sliding_window = 5;
   config.sliding_window_pattern = 2;
-  if (caps) config.attention_soft_cap = 1.5, config.logit_soft_cap = 2;
+  if (task.model == Model::gemma2) config.attention_soft_cap = 1.5, config.logit_soft_cap = 2;
   return config;
 }
 
@@ -190,14 +208,7 @@ struct Layout {
     if (sharding > 0) all += fmt::format("_sharded{}", sharding);
     if (degree > 0) all += fmt::format("_over{}", degree);
     if (dtype != DType::f32) all += fmt::format("_{}", to_string(dtype));
-    if (task.model == Model::bert) all += "_bert";
-    if (task.model == Model::llama) all += "_llama";
-    if (task.model == Model::qwen3) all += "_qwen3";
-    if (task.model == Model::gpt_neox) all += "_gpt_neox";
-    if (task.model == Model::gemma2) all += "_gemma2";
-    if (task.model == Model::gemma3) all += "_gemma3";
-    if (task.model == Model::t5) all += "_t5";
-    if (task.model == Model::bart) all += "_bart";
+    if (task.model != Model::gpt2) all += fmt::format("_{}", name_of(task.model));
     if (task.packed) all += "_packed";
     if (task.lora) all += "_lora";
     if (queued) all += "_queued";
