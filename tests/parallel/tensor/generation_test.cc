@@ -1,7 +1,8 @@
-// Generation on two tensor-parallel ranks compared with one rank.
+// Generation on two tensor-parallel ranks compared with one rank, without and with adapters.
 #include "parallel/tensor/parts.h"
 #include <gmock/gmock.h>
 
+#include "shoal/nn/layers/lora.h"
 #include "shoal/nn/models/encoder_decoder/generate.h"
 #include "shoal/nn/models/generate.h"
 #include "shoal/parallel/tensor/replace.h"
@@ -56,9 +57,27 @@ Texts generated(Rig& rig, nn::EncoderDecoder& model, const nn::GenerationOptions
   return nn::generate(rig.context, model, ids, lengths, options);
 }
 
+// Adapters in every linear layer. Call before tensor parallelism.
+void add_adapters(nn::Module& model) {
+  nn::add_lora(model, {.r = 3, .lora_alpha = 6, .target_modules = {"all-linear"}});
+}
+// Sets the second factor of each adapter, which would begin with zeros, by the elements' places in
+// the whole factor.
+void fill_adapters(const nn::Module& model) {
+  for (nn::LinearLike* layer : nn::adapted_layers(model)) {
+    const nn::Parameter& factor = layer->lora()->b();
+    std::vector<float> values = testing::values_of<float>(factor.value);
+    each_element(factor, [&](std::int64_t from, std::int64_t to) {
+      values[static_cast<std::size_t>(from)] = 0.1F * static_cast<float>((7 * to + 3) % 11 - 5);
+    });
+    testing::set_values(factor.value, values);
+  }
+}
+
 template <typename Model>
 std::vector<Texts> all_kinds(Rig& rig, Model& model) {
   model.materialize(rig.context, DType::f32);
+  fill_adapters(model);
   const std::vector<std::int32_t> ends = {11, 12, 13, 14};
   std::vector<Texts> all;
   for (const nn::GenerationOptions& options :
@@ -70,8 +89,9 @@ std::vector<Texts> all_kinds(Rig& rig, Model& model) {
   return all;
 }
 
+// Returns the texts.
 template <typename Make>
-void expect_equal_texts(const Make& make) {
+std::vector<Texts> expect_equal_texts(const Make& make) {
   Rig rig;
   const auto whole = make();
   const std::vector<Texts> expected = all_kinds(rig, *whole);
@@ -82,6 +102,18 @@ void expect_equal_texts(const Make& make) {
     apply_tensor_parallelism(*model, group);
     EXPECT_EQ(all_kinds(own, *model), expected);
   });
+  return expected;
+}
+
+template <typename Make>
+void expect_equal_texts_with_adapters(const Make& make) {
+  const std::vector<Texts> adapted = expect_equal_texts([&] {
+    auto model = make();
+    add_adapters(*model);
+    return model;
+  });
+  Rig rig;
+  EXPECT_NE(adapted, all_kinds(rig, *make())) << "the adapters change nothing";
 }
 
 TEST(TensorParallelGeneration, OfDecodersIsOneRanks) {
@@ -92,6 +124,13 @@ TEST(TensorParallelGeneration, OfDecodersIsOneRanks) {
 TEST(TensorParallelGeneration, OfEncoderDecodersIsOneRanks) {
   for (const char* family : {"t5", "bart"})
     expect_equal_texts([&] { return encoder_decoder(family); });
+}
+
+TEST(TensorParallelGeneration, WithAdaptersIsOneRanks) {
+  for (const char* family : {"gpt2", "qwen3", "gemma2"})
+    expect_equal_texts_with_adapters([&] { return decoder(family); });
+  for (const char* family : {"t5", "bart"})
+    expect_equal_texts_with_adapters([&] { return encoder_decoder(family); });
 }
 
 }  // namespace
