@@ -189,5 +189,27 @@ TEST(EncoderDecoderConfig, RefusesWhatChangesTheNumbers) {
   EXPECT_EQ(message_of({{"model_type", "t5"}}), "");
 }
 
+// The fields that checkpoints on Hugging Face's Hub have, and their published sizes.
+TEST(EncoderDecoderConfig, PublishedCheckpointsHaveTheirNumberOfParameters) {
+  const nlohmann::json all = read_json_file(testing::golden_path("checkpoint_configs.json"));
+  int counted = 0;
+  for (const auto& [name, one] : all.items()) {
+    if (!is_encoder_decoder_type(one["config"]["model_type"].get<std::string>())) continue;
+    ++counted;
+    const EncoderDecoder model(EncoderDecoderConfig::from_json(one["config"], name));
+    std::int64_t count = 0;
+    for (const Parameter* parameter : model.parameters())
+      if (parameter->name() != model.config().family().logits_bias)  // a buffer in transformers
+        count += parameter->shape().count();
+    EXPECT_EQ(count, one["parameters"].get<std::int64_t>()) << name;
+    nlohmann::json expected = one["config"];
+    expected["architectures"] = {
+        fmt::format("{}ForConditionalGeneration", model.config().family().class_prefix)};
+    expected["torch_dtype"] = "float32";
+    EXPECT_EQ(nlohmann::json(model.config().to_json("float32")), expected) << name;
+  }
+  EXPECT_EQ(counted, 6);
+}
+
 }  // namespace
 }  // namespace shoal::nn

@@ -17,6 +17,10 @@ LLAMA = dict(model_type="llama", hidden_size=12, intermediate_size=20, num_hidde
              num_key_value_heads=2, head_dim=4, vocab_size=37, max_position_embeddings=32)
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
            "rope_type": "llama3", "a_factor_of_tomorrow": 7}
+T5 = dict(model_type="t5", vocab_size=37, d_model=12, d_kv=5, d_ff=20, num_layers=2, num_heads=3,
+          relative_attention_num_buckets=8, dropout_rate=0.2, decoder_start_token_id=0)
+BART = dict(vocab_size=37, d_model=12, encoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=2,
+            encoder_ffn_dim=20, max_position_embeddings=20, dropout=0.2)
 READ = {
     "gpt2": dict(model_type="gpt2", n_embd=12, n_layer=2, n_head=3, n_positions=24, vocab_size=37, torch_dtype="bfloat16"),
     "llama_4": dict(LLAMA, rope_theta=500.0, rope_scaling=SCALING, torch_dtype="bfloat16"),
@@ -49,6 +53,13 @@ READ = {
     "albert": dict(ENCODER, model_type="albert", embedding_size=8, num_hidden_groups=2, down_scale_factor=1),
     "xlm_roberta": dict(ENCODER, model_type="xlm-roberta", type_vocab_size=1),
     "electra": dict(ENCODER, model_type="electra", embedding_size=8, summary_type="first"),
+    "t5": dict(T5, feed_forward_proj="relu", n_positions=512, torch_dtype="float32"),
+    "t5_v1_1": dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=3,
+                    relative_attention_max_distance=10, dtype="bfloat16"),
+    "bart": dict(BART, model_type="bart", decoder_layers=3, decoder_ffn_dim=28, activation_dropout=0.1,
+                 classifier_dropout=0.25, normalize_before=False, forced_bos_token_id=0, torch_dtype="float32",
+                 id2label={"0": "bad", "1": "so so", "2": "good"}, label2id={"bad": 0, "so so": 1, "good": 2}),
+    "mbart": dict(BART, model_type="mbart", scale_embedding=True, add_final_layer_norm=True, dtype="bfloat16"),
     "modernbert_4": dict(ENCODER, model_type="modernbert", hidden_size=24, global_attn_every_n_layers=2, local_attention=6,
                          global_rope_theta=500.0, local_rope_theta=20.0, reference_compile=False, torch_dtype="bfloat16"),
     "modernbert_5": dict(ENCODER, model_type="modernbert", hidden_size=24, norm_bias=True, classifier_pooling="mean",
