@@ -10,16 +10,17 @@
 namespace shoal::parallel {
 namespace {
 
-bool is_frozen(const nn::LinearLike& layer) {
+ProductShape product_of(const nn::LinearLike& layer, std::int64_t in, std::int64_t out) {
   const nn::Parameter* const weight = layer.adaptable().weight;
-  return weight != nullptr && !weight->trainable();
+  const bool frozen = weight != nullptr && !weight->trainable();
+  return {in, out, frozen, !frozen || layer.lora() != nullptr};
 }
 
 void collect(const nn::Module& module, UnitShape& unit) {
   if (const auto* const linear = dynamic_cast<const nn::Linear*>(&module))
-    unit.products.push_back({linear->config().in, linear->config().out, is_frozen(*linear)});
+    unit.products.push_back(product_of(*linear, linear->config().in, linear->config().out));
   if (const auto* const conv = dynamic_cast<const nn::Conv1D*>(&module))
-    unit.products.push_back({conv->config().in, conv->config().out, is_frozen(*conv)});
+    unit.products.push_back(product_of(*conv, conv->config().in, conv->config().out));
   if (const auto* const layer = dynamic_cast<const nn::LinearLike*>(&module))
     if (nn::Lora* const lora = layer->lora())
       for (const nn::Parameter* const factor : {&lora->a(), &lora->b()})

@@ -19,7 +19,8 @@ namespace shoal::parallel {
 // x [M, in] · W [in, out]
 struct ProductShape {
   std::int64_t in = 0, out = 0;
-  bool frozen = false;  // W gets no gradient
+  bool frozen = false;   // W gets no gradient
+  bool keeps = !frozen;  // x is kept for a gradient: W's, or that of the layer's adapter
 };
 
 // f32 numbers that an update rule keeps: those that ranks divide as the elements, and those of rows

@@ -162,20 +162,38 @@ double stream_bytes(std::int64_t channels, const RankBatch& batch) {
          static_cast<double>(size_of(batch.dtype)) / (batch.sequence ? batch.tensor : 1);
 }
 
+namespace {
+
+// True if the MLP's last product keeps its input, of the inner width. A frozen product without an
+// adapter does not.
+bool keeps_inner(const UnitShape& unit) {
+  return std::ranges::any_of(unit.products, [&](const ProductShape& product) {
+    return product.in == unit.inner && product.keeps;
+  });
+}
+// The same of the MLP's first products, whose results have that width.
+bool keeps_outer(const UnitShape& unit) {
+  return std::ranges::any_of(unit.products, [&](const ProductShape& product) {
+    return (product.out == unit.inner || product.out == unit.branches * unit.inner) &&
+           product.keeps;
+  });
+}
+
+}  // namespace
+
 double kept_bytes(const UnitShape& unit, std::int64_t channels, const RankBatch& batch) {
   const double stream = stream_bytes(channels, batch);
   if (unit.heads == 0) return unit.vocabulary > 0 ? 3 * stream : stream;
   const auto tokens = static_cast<double>(batch.rows * batch.length);
   const auto width = static_cast<double>(size_of(batch.dtype));
-  // A frozen product keeps no input.
-  const bool keeps_inner = std::ranges::any_of(unit.products, [&](const ProductShape& product) {
-    return product.in == unit.inner && !product.frozen;
-  });
+  // Besides both sub-layers' sums: the attention's input and the MLP's.
+  const int streams = keeps_outer(unit) ? 4 : 3;
   // Queries, keys, values and the heads' output; the inner activation and its inputs.
-  const auto split = static_cast<double>(2 * (unit.heads + unit.key_heads) * unit.head_width +
-                                         unit.inner * (unit.branches + (keeps_inner ? 1 : 0)));
+  const auto split =
+      static_cast<double>(2 * (unit.heads + unit.key_heads) * unit.head_width +
+                          unit.inner * (unit.branches + (keeps_inner(unit) ? 1 : 0)));
   const auto sums = 4.0 * static_cast<double>(unit.heads);  // f32
-  return 4 * stream + 8 * static_cast<double>(unit.norms) * tokens +
+  return streams * stream + 8 * static_cast<double>(unit.norms) * tokens +
          tokens * (split * width + sums) / batch.tensor;
 }
 
@@ -184,9 +202,12 @@ double working_bytes(const UnitShape& unit, std::int64_t channels, const RankBat
   if (unit.heads == 0) return stream;
   const auto values = static_cast<double>(batch.rows * batch.length) *
                       static_cast<double>(size_of(batch.dtype)) / batch.tensor;
+  // Backward puts the inner activation's gradient into the place of the activation, if it was kept.
+  const double inner = keeps_inner(unit) ? 0 : values * static_cast<double>(unit.inner);
+  // The gradients of a gate's two inputs, and of the input of their products.
   const double gated =
-      unit.branches > 1 ? values * static_cast<double>(unit.inner * unit.branches) : 0;
-  return std::max(2 * stream, gated);
+      unit.branches > 1 ? values * static_cast<double>(unit.inner * unit.branches) + stream : 0;
+  return std::max(2 * stream, gated) + inner;
 }
 
 double all_reduce_seconds(const Machine& machine, double bytes, int ranks, int nodes, int sharing,

@@ -129,8 +129,10 @@ struct Held {
   double message_bytes = 0;
 };
 
-// The memory of the ranks of a mesh after a step with `rows` rows in each microbatch.
-std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows = 2) {
+// The memory of the ranks of a mesh after a step with `rows` rows in each microbatch. `lora`: the
+// layers that have adapters; empty: the whole model is trained.
+std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows = 2,
+                       const std::vector<std::string>& lora = {}) {
   const test::OneCore one_core;
   std::vector<Held> all(static_cast<std::size_t>(shape.size()));
   options.plan.mesh = {.pipeline = shape.pp, .tensor = shape.tp};
@@ -149,6 +151,9 @@ std::vector<Held> held(const MeshShape& shape, ParallelOptions options, int rows
     const Tensor ids = Tensor::zeros({rows, length}, DType::i32, room.memory, MemoryTag::data);
     Microbatch batch{.input = {ids, ids, {}, {.loss_scale = 1e-3f}}};
     nn::CausalLm probe(larger()), gpt2(larger());
+    for (nn::CausalLm* model : {&probe, &gpt2})
+      if (!lora.empty())
+        nn::add_lora(*model, {.r = 4, .lora_dropout = 0.1, .target_modules = lora});
     std::vector<UnitCost> units;
     if (shape.tp == 1)
       units = measure_units(room.context, probe, batch, *group,
@@ -401,6 +406,36 @@ TEST(LayoutMemory, CheckpointsAndOffloadingSaveThePredictedMemory) {
       << "all blocks live again in backward";
   const Held offloaded = of(1, true);
   EXPECT_LT(offloaded.activations, each.activations - 2 * plain.message_bytes);
+}
+
+// Frozen parameters have no gradient, and a frozen layer keeps no input; an adapter keeps its own.
+TEST(LayoutMemory, AdaptersTakeThePredictedMemory) {
+  using Names = std::vector<std::string>;
+  for (const Names& targets : {Names{"c_attn"}, Names{"all-linear"}}) {
+    const auto of = [&](const MeshShape& shape, ParallelPlan plan) {
+      SCOPED_TRACE(fmt::format("{}, pp {}, {}, checkpoints of {}", targets[0], shape.pp,
+                               name(plan.pipeline.schedule), plan.activations.checkpoint_group));
+      auto ranks = held(shape, {.plan = std::move(plan)}, 2, targets);
+      for (const Held& rank : ranks) {
+        expect_near(rank.counted.gradients, rank.formula.gradients, 0.02, "gradients");
+        EXPECT_NEAR(
+            rank.activations, rank.activations_formula,
+            kActivations * rank.activations_formula + (shape.pp > 1 ? 2 : 0) * rank.message_bytes);
+      }
+      return ranks;
+    };
+    const Held plain = of({1, 1, 1}, {})[0],
+               each = of({1, 1, 1}, {.activations = {.checkpoint_group = 1}})[0];
+    EXPECT_LT(plain.counted.gradients, 0.1 * plain.counted.parameters);
+    EXPECT_LT(each.activations, plain.activations - 3 * plain.unit_bytes);
+    of({1, 1, 1}, {.activations = {.checkpoint_group = 2, .offload = true}});
+    for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble})
+      of({1, 2, 1}, {.pipeline = {.schedule = kind, .microbatches = 4}});
+    const Held whole = held({1, 1, 1}, {})[0];
+    if (targets[0] == "c_attn") {
+      EXPECT_LT(plain.unit_bytes, 0.85 * whole.unit_bytes) << "a frozen MLP keeps no input";
+    }
+  }
 }
 
 // A plan counts the memory that stays. Its times do not include waiting for a file.
