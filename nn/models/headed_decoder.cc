@@ -22,7 +22,8 @@ std::unique_ptr<TaskHead> make_head(const DecoderTrunk& trunk, DecoderHead head)
                   .std = trunk.initial_std()};
   switch (head) {
     case DecoderHead::sequence_classification:
-      return make_end_head(sizes, labels.regression());
+      sizes.bias = false;
+      return make_end_head("score", sizes, labels.regression());
     case DecoderHead::question_answering:
       return make_question_head("qa_outputs", sizes);
     case DecoderHead::token_classification:

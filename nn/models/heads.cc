@@ -57,27 +57,34 @@ class QuestionHead final : public SampleHead {
   Slot<Dropout> dropout;
 };
 
-// Scores only the selected position. transformers scores every position and selects one, with the
-// same result.
+// Scores only the selected position. transformers' decoders score every position and select one,
+// with the same result.
 class EndHead final : public SampleHead {
  public:
-  EndHead(const HeadSizes& sizes, bool numbers)
-      : score(*this, "score",
-              std::make_unique<Linear>(LinearConfig{
-                  .in = sizes.channels, .out = sizes.labels, .bias = false, .std = sizes.std})),
+  EndHead(const std::string& name, const HeadSizes& sizes, bool numbers)
+      : transform(*this, sizes.transform),
+        classifier(
+            *this, name,
+            std::make_unique<Linear>(LinearConfig{
+                .in = sizes.channels, .out = sizes.labels, .bias = sizes.bias, .std = sizes.std})),
+        first_dropout(*this, "first_dropout", std::make_unique<Dropout>(sizes.first_dropout)),
+        dropout(*this, "end_dropout", std::make_unique<Dropout>(sizes.dropout)),
         numbers_(numbers) {}
   LossOutput loss(Context& context, const Value& hidden, const ChainInput& input) override {
     return sample_loss(context, logits(context, hidden, input), input, numbers_);
   }
   Value logits(Context& context, const Value& hidden, const ChainInput& input) override {
     // Default: the last position.
-    return score->forward(context,
-                          input.ends.defined()
-                              ? positions_at(context, hidden, input.ends)
-                              : position_of_all(context, hidden, hidden.tensor.shape()[1] - 1));
+    const Value end = input.ends.defined()
+                          ? positions_at(context, hidden, input.ends)
+                          : position_of_all(context, hidden, hidden.tensor.shape()[1] - 1);
+    const Value states = transform.forward(context, first_dropout->forward(context, end));
+    return classifier->forward(context, dropout->forward(context, states));
   }
 
-  Slot<LinearLike> score;
+  TransformLayers transform;
+  Slot<LinearLike> classifier;
+  Slot<Dropout> first_dropout, dropout;
 
  private:
   bool numbers_;
@@ -117,8 +124,9 @@ std::unique_ptr<TaskHead> make_question_head(const std::string& name, const Head
   return std::make_unique<QuestionHead>(name, sizes);
 }
 
-std::unique_ptr<TaskHead> make_end_head(const HeadSizes& sizes, bool numbers) {
-  return std::make_unique<EndHead>(sizes, numbers);
+std::unique_ptr<TaskHead> make_end_head(const std::string& name, const HeadSizes& sizes,
+                                        bool numbers) {
+  return std::make_unique<EndHead>(name, sizes, numbers);
 }
 
 }  // namespace shoal::nn

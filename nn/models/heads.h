@@ -32,15 +32,18 @@ struct HeadSizes {
   std::int64_t channels = 0, labels = 0;  // labels: unused for answers, which have 2
   float std = 0, dropout = 0;             // std of new weights; dropout before the last layer
   StateTransform transform{};
+  float first_dropout = 0;  // of an end head: before the transform
+  bool bias = true;         // of an end head's last layer
 };
 
 // Classifies every position with a linear layer `name`: [B, T, labels]. Targets i32 [B, T].
 std::unique_ptr<TaskHead> make_token_head(const std::string& name, const HeadSizes& sizes);
 // Scores of an answer's start and end by a linear layer `name`: [B, T, 2]. Targets i32 [B, 2].
 std::unique_ptr<TaskHead> make_question_head(const std::string& name, const HeadSizes& sizes);
-// Maps the state at the sample's end (ChainInput::ends) through a matrix without bias, score: [B,
+// Classifies the state at the sample's end (ChainInput::ends) with a linear layer `name`: [B,
 // labels]. Targets i32 [B], or with `numbers` f32 [B, labels].
-std::unique_ptr<TaskHead> make_end_head(const HeadSizes& sizes, bool numbers);
+std::unique_ptr<TaskHead> make_end_head(const std::string& name, const HeadSizes& sizes,
+                                        bool numbers);
 
 // The loss of scores [B, labels]: cross-entropy, or squared error with `numbers`.
 LossOutput sample_loss(Context& context, const Value& scores, const ChainInput& input,

@@ -13,6 +13,7 @@ const EncoderDecoderFamily& bart_family() {
     made.title = "BART";
     made.class_prefix = "Bart";
     made.activations = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
+    made.defaults.labels.num_labels = 3;
     made.fields = {{"vocab_size", &Config::vocab_size},
                    {"max_position_embeddings", &Config::max_position_embeddings},
                    {"d_model", &Config::d_model},
@@ -26,6 +27,7 @@ const EncoderDecoderFamily& bart_family() {
                    {"dropout", &Config::dropout},
                    {"attention_dropout", &Config::attention_dropout},
                    {"activation_dropout", &Config::activation_dropout},
+                   {"classifier_dropout", &Config::classifier_dropout},
                    {"init_std", &Config::initializer},
                    {"scale_embedding", &Config::scale_embedding},
                    {"tie_word_embeddings", &Config::tie_word_embeddings},
@@ -50,6 +52,7 @@ const EncoderDecoderFamily& mbart_family() {
     made.begins_with_last = true;
     made.last_norm = "layer_norm";
     made.defaults.decoder_start_token_id = std::nullopt;
+    made.defaults.labels.num_labels = 2;
     return made;
   }();
   return family;

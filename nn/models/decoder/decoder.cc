@@ -28,12 +28,8 @@ std::string Decoder::describe() const {
   const DecoderHead head = head_kind();
   if (head == DecoderHead::causal_lm)
     return fmt::format("{}, {}", model.config().model_type, model.describe());
-  std::string text =
-      fmt::format("{} for {}, {}", model.config().model_type, to_string(head), model.describe());
-  const DecoderLabels& labels = model.config().labels;
-  if (head == DecoderHead::question_answering) return text;
-  const bool numbers = head == DecoderHead::sequence_classification && labels.regression();
-  return text + fmt::format(", {} {}", labels.num_labels, numbers ? "numbers" : "labels");
+  return fmt::format("{} for {}, {}{}", model.config().model_type, to_string(head),
+                     model.describe(), model.config().labels.describe(head));
 }
 
 LoadReport Decoder::load(const std::string& directory, const AssignParameter& assign) {

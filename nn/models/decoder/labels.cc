@@ -37,8 +37,9 @@ const Known& known(DecoderHead head) {
 std::string_view to_string(DecoderHead head) { return known(head).name; }
 std::string_view class_suffix(DecoderHead head) { return known(head).class_suffix; }
 
-DecoderLabels DecoderLabels::read(const ConfigReader& reader, bool reads_hidden) {
-  DecoderLabels labels;
+DecoderLabels DecoderLabels::read(const ConfigReader& reader, bool reads_hidden,
+                                  std::int64_t usual) {
+  DecoderLabels labels{.num_labels = usual};
   reader.integer("num_labels", labels.num_labels);
   reader.text("problem_type", labels.problem_type);
   for (const std::string_view name : {"hidden_dropout", "classifier_dropout"}) {
@@ -75,6 +76,12 @@ void DecoderLabels::write(DecoderHead head, nlohmann::ordered_json& out) const {
   out["label2id"] = std::move(by_name).json();
   if (!problem_type.empty()) out["problem_type"] = problem_type;
   if (tokens && token_dropout) out["classifier_dropout"] = *token_dropout;
+}
+
+std::string DecoderLabels::describe(DecoderHead head) const {
+  if (head == DecoderHead::causal_lm || head == DecoderHead::question_answering) return {};
+  const bool numbers = head == DecoderHead::sequence_classification && regression();
+  return fmt::format(", {} {}", num_labels, numbers ? "numbers" : "labels");
 }
 
 void DecoderLabels::check() const {

@@ -51,6 +51,12 @@ nlohmann::json field_json(const EncoderDecoderFamily::Field& field, const Config
       field.member);
 }
 
+nlohmann::json fields_json(const Config& config) {
+  nlohmann::json known = {{"model_type", config.model_type}, {"is_encoder_decoder", true}};
+  for (const auto& field : config.family().fields) known[field.name] = field_json(field, config);
+  return known;
+}
+
 void check_sizes_of(const Config& config) {
   constexpr std::int64_t kIds = (std::int64_t{1} << 31) - 1;  // ids are i32
   for (const auto& [name, value, least, most] :
@@ -102,6 +108,13 @@ const EncoderDecoderFamily& encoder_decoder_family(std::string_view model_type,
               source, shortened(model_type), fmt::join(known, ", "));
 }
 
+const StackHead& EncoderDecoderFamily::place_of(DecoderHead head) const {
+  const auto found = std::ranges::find(heads, head, &StackHead::head);
+  SHOAL_CHECK(found != heads.end(), "{} for {} cannot be saved: transformers has no such class",
+              title, to_string(head));
+  return *found;
+}
+
 Config Config::of(std::string_view model_type) {
   return encoder_decoder_family(model_type, "the configuration").defaults;
 }
@@ -111,6 +124,8 @@ Config Config::from_json(const nlohmann::json& object, std::string_view name) {
   const EncoderDecoderFamily& family = encoder_decoder_family(model_type_of(object, name), name);
   Config config = family.defaults;
   for (const auto& field : family.fields) take_field(read, field, config);
+  config.labels = DecoderLabels::read(read, false, config.labels.num_labels);
+  config.labels.token_dropout.reset();  // classifier_dropout is a field
   // transformers 5 writes T5 1.1, whose head has its own weight, with tie_word_embeddings: true.
   bool scaled = config.tie_word_embeddings;
   if (family.scales_tied_head) read.boolean("scale_decoder_outputs", scaled);
@@ -136,20 +151,23 @@ Config Config::from_json(const nlohmann::json& object, std::string_view name) {
 
 Config Config::from_file(const std::string& path) { return from_json(read_json_file(path), path); }
 
-nlohmann::ordered_json Config::known_fields() const {
-  nlohmann::json known = {{"model_type", model_type}, {"is_encoder_decoder", true}};
-  for (const auto& field : family().fields) known[field.name] = field_json(field, *this);
+nlohmann::ordered_json Config::known_fields(DecoderHead head) const {
+  nlohmann::ordered_json known = fields_json(*this);
+  labels.write(head, known);
   return known;
 }
 
-nlohmann::ordered_json Config::to_json(std::string_view dtype) const {
-  const nlohmann::ordered_json now = known_fields();
+nlohmann::ordered_json Config::to_json(std::string_view dtype, DecoderHead head) const {
+  const nlohmann::ordered_json now = known_fields(head);
   return written_config(
       {.read = source,
-       .architecture = fmt::format("{}ForConditionalGeneration", family().class_prefix),
+       .architecture = fmt::format(
+           "{}{}", family().class_prefix,
+           head == DecoderHead::causal_lm ? "ForConditionalGeneration" : class_suffix(head)),
        .dtype = dtype},
-      source.empty() ? now
-                     : from_json(parse_json(source, "config.json"), "config.json").known_fields(),
+      source.empty()
+          ? now
+          : from_json(parse_json(source, "config.json"), "config.json").known_fields(head),
       now);
 }
 
@@ -162,7 +180,9 @@ void Config::check() const {
   const auto& known = family().activations;
   SHOAL_CHECK(std::ranges::count(known, activation) > 0, "activation '{}' is not supported; {} are",
               shortened(activation), fmt::join(known, ", "));
-  for (const double probability : {dropout, attention_dropout, activation_dropout})
+  labels.check();
+  for (const double probability :
+       {dropout, attention_dropout, activation_dropout, classifier_dropout})
     SHOAL_CHECK(probability >= 0 && probability < 1, "a dropout probability {} is not in [0, 1)",
                 probability);
   SHOAL_CHECK(norm_eps > 0 && initializer >= 0, "the norms' epsilon {}, initial weights of {}",

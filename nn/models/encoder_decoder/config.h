@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "shoal/kernels/activation.h"
+#include "shoal/nn/models/decoder/labels.h"
 
 namespace shoal::nn {
 
@@ -27,6 +28,7 @@ struct EncoderDecoderConfig {
   std::int64_t relative_buckets = 32, relative_distance = 128;
   std::string activation = "gelu";  // as a name of transformers; T5: gated-gelu, relu ...
   double dropout = 0.1, attention_dropout = 0, activation_dropout = 0;
+  double classifier_dropout = 0;  // of the states that classifiers read
   double norm_eps = 1e-5;
   double initializer = 0.02;        // standard deviation of weights; T5: a factor of it
   bool scale_embedding = false;     // embeddings · sqrt(d_model)
@@ -34,7 +36,8 @@ struct EncoderDecoderConfig {
   std::optional<std::int64_t> pad_token_id = 1, bos_token_id = 0, eos_token_id = 2,
                               decoder_start_token_id = 2, forced_bos_token_id{},
                               forced_eos_token_id = 2;
-  std::string source{};  // text of the config.json that was read; empty: none
+  DecoderLabels labels{};  // of heads other than the language model's
+  std::string source{};    // text of the config.json that was read; empty: none
 
   static EncoderDecoderConfig of(std::string_view model_type);  // the family's defaults
   // Errors name the file `name`. Throws on an unknown model_type, a field of the wrong type, or a
@@ -43,10 +46,11 @@ struct EncoderDecoderConfig {
   static EncoderDecoderConfig from_json(const nlohmann::json& json, std::string_view name);
   static EncoderDecoderConfig from_file(const std::string& path);
   // All fields that the model knows, with the family's names.
-  nlohmann::ordered_json known_fields() const;
-  // config.json as transformers writes it: `source` with changes applied. `dtype`: dtype of the
-  // saved tensors ("float32").
-  nlohmann::ordered_json to_json(std::string_view dtype) const;
+  nlohmann::ordered_json known_fields(DecoderHead head = DecoderHead::causal_lm) const;
+  // config.json as transformers writes it for the head's class: `source` with changes applied.
+  // `dtype`: dtype of the saved tensors ("float32").
+  nlohmann::ordered_json to_json(std::string_view dtype,
+                                 DecoderHead head = DecoderHead::causal_lm) const;
 
   const EncoderDecoderFamily& family() const;  // throws invalid_argument on an unknown model_type
   void check() const;  // throws invalid_argument on impossible values, naming them

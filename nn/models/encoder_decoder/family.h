@@ -15,10 +15,20 @@ struct StackBlockNames {
   std::string_view self, self_norm, cross, cross_norm, mlp, mlp_norm;
 };
 
+// Where a head sits in transformers' class for it.
+struct StackHead {
+  DecoderHead head = DecoderHead::causal_lm;
+  std::string_view base{};  // of the trunk below the head, or empty
+  bool decodes = true;      // false: the head reads the encoder's states
+};
+
 struct EncoderDecoderFamily {
   std::string_view model_type;    // "bart"
   std::string_view title;         // "BART", for messages
   std::string_view class_prefix;  // "Bart": its class is BartForConditionalGeneration
+  // Other heads than the language model's, which transformers has classes for.
+  std::vector<StackHead> heads = {{DecoderHead::sequence_classification, "model"},
+                                  {DecoderHead::question_answering, "model"}};
 
   // Pieces.
   bool rms_norms = false;           // false: LayerNorm
@@ -59,6 +69,9 @@ struct EncoderDecoderFamily {
   std::vector<std::string_view> activations;
   EncoderDecoderConfig defaults{};
   std::vector<Field> fields{};
+
+  // Throws invalid_argument if there is no such head.
+  const StackHead& place_of(DecoderHead head) const;
 };
 
 const EncoderDecoderFamily& t5_family();

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/nn/models/adapter.h"
-#include "shoal/nn/models/encoder_decoder/model.h"
+#include "shoal/nn/models/encoder_decoder/base.h"
 #include "shoal/runtime/io/files.h"
 
 namespace shoal::nn {
@@ -15,33 +15,56 @@ namespace {
 constexpr std::array kTables = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 constexpr const char* kHead = "lm_head.weight";
 
-// The name below the family's base, which files of a model without a head lack.
+// The trunk's names below the heads of the family's classes.
+std::vector<std::string_view> bases_of(const EncoderDecoderFamily& family) {
+  std::vector<std::string_view> bases = {family.base};
+  for (const StackHead& place : family.heads)
+    if (std::ranges::count(bases, place.base) == 0) bases.push_back(place.base);
+  return bases;
+}
+
+// The name without the base of one of the family's classes.
 std::string_view bare(const EncoderDecoderFamily& family, std::string_view name) {
-  const std::size_t base = family.base.size();
-  if (base > 0 && name.starts_with(family.base) && name.size() > base && name[base] == '.')
-    name.remove_prefix(base + 1);
+  for (const std::string_view base : bases_of(family))
+    if (!base.empty() && name.starts_with(base) && name.size() > base.size() &&
+        name[base.size()] == '.')
+      return name.substr(base.size() + 1);
   return name;
+}
+
+bool is_trunk(const EncoderDecoderFamily& family, std::string_view name) {
+  name = bare(family, name);
+  return name.starts_with("shared.") || name.starts_with("encoder.") ||
+         name.starts_with("decoder.");
 }
 
 std::vector<std::string> candidates_of(const EncoderDecoderConfig& config,
                                        const std::string& parameter) {
   const EncoderDecoderFamily& family = config.family();
-  const std::string name(bare(family, parameter));
   std::vector<std::string> names{parameter};
-  if (name != parameter) names.push_back(name);
+  if (!is_trunk(family, parameter)) {
+    // transformers 5 ties the heads of new models of T5 1.1.
+    if (parameter == kHead) names.emplace_back("shared.weight");
+    return names;
+  }
+  // Files of a model without a head have no base.
+  const std::vector<std::string_view> bases = bases_of(family);
+  const auto add = [&](std::string_view name) {
+    names.emplace_back(name);
+    for (const std::string_view base : bases)
+      if (!base.empty()) names.push_back(fmt::format("{}.{}", base, name));
+  };
+  const std::string_view name = bare(family, parameter);
+  add(name);
   if (name == "shared.weight") {
     // A table with several readers may be stored under any reader's name.
-    for (const char* table : kTables) {
-      if (!family.base.empty()) names.push_back(fmt::format("{}.{}", family.base, table));
-      names.emplace_back(table);
-    }
+    for (const char* table : kTables) add(table);
     if (config.tie_word_embeddings) names.emplace_back(kHead);
   }
-  // transformers 5 ties the heads of new models of T5 1.1.
-  if (name == kHead) names.emplace_back("shared.weight");
   return names;
 }
 
+// Of a language model's file, a tied head repeats the table.
 bool is_ignored_tensor(const EncoderDecoderConfig& config, std::string_view tensor) {
   const std::string_view name = bare(config.family(), tensor);
   return std::ranges::count(kTables, name) > 0 || name == "encoder.version" ||
@@ -52,27 +75,41 @@ bool is_ignored_tensor(const EncoderDecoderConfig& config, std::string_view tens
 
 }  // namespace
 
-LoadReport EncoderDecoder::load(const std::string& directory, const AssignParameter& assign) {
-  generation_.keep(directory);
-  const auto is_bias = [this](const std::string& parameter) {
-    return parameter == config_.family().logits_bias;
+LoadReport EncoderDecoderBase::load(const std::string& directory, const AssignParameter& assign) {
+  keep_generation_config(directory);
+  const EncoderDecoderFamily& family = config_.family();
+  const auto is_bias = [&](const std::string& parameter) {
+    return parameter == family.logits_bias;
+  };
+  const auto may_be_new = [&, this](const std::string& parameter) {
+    return is_bias(parameter) ||
+           (head_kind() != DecoderHead::causal_lm && !is_trunk(family, parameter));
   };
   LoadReport report = load_weights(
       directory, *this,
       {.candidates =
            [this](const std::string& parameter) { return candidates_of(config_, parameter); },
-       .ignored = [this](std::string_view tensor) { return is_ignored_tensor(config_, tensor); },
-       .may_be_new = is_bias},
+       .ignored =
+           [&, this](std::string_view tensor) {
+             return is_ignored_tensor(config_, tensor) ||
+                    (!decoder && bare(family, tensor).starts_with("decoder."));
+           },
+       .may_be_new = may_be_new},
       assign);
   std::erase_if(report.missing, is_bias);  // zeros, which change nothing
   return report;
 }
 
-std::vector<std::string> EncoderDecoder::save_config(const std::string& directory,
-                                                     DType dtype) const {
-  const nlohmann::ordered_json config = config_.to_json(torch_name(dtype));
+void EncoderDecoderBase::keep_generation_config(const std::string& directory) {
+  if (head_kind() == DecoderHead::causal_lm) generation_.keep(directory);
+}
+
+std::vector<std::string> EncoderDecoderBase::save_config(const std::string& directory,
+                                                         DType dtype) const {
+  const nlohmann::ordered_json config = config_.to_json(torch_name(dtype), head_kind());
   const std::string name = config_name(*this);
   write_file_atomically(fmt::format("{}/{}", directory, name), config.dump(2) + "\n");
+  if (head_kind() != DecoderHead::causal_lm) return {name};
   write_file_atomically(directory + "/generation_config.json", generation_.text(config));
   return {name, "generation_config.json"};
 }
