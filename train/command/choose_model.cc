@@ -84,7 +84,8 @@ TaskKind kind_of(const ModelArguments& arguments, const ChosenModel& model) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} does not say what the model is for", model.source),
                 is_encoder_decoder_config(model.config)
-                    ? "give --task summarization, translation, span-corruption or denoising"
+                    ? "give --task summarization, translation, span-corruption, denoising, "
+                      "text-classification or question-answering"
                     : "give --task masked-lm, text-classification, question-answering or "
                       "token-classification");
   return *said;
@@ -103,7 +104,7 @@ void name_task(nn::LoraOptions& lora, TaskKind kind) {
       break;  // PEFT has no name for it
     case TaskKind::text_classification:
       lora.task_type = "SEQ_CLS";
-      add_heads({"classifier", "score", "pre_classifier"});
+      add_heads({"classifier", "score", "pre_classifier", "classification_head"});
       break;
     case TaskKind::token_classification:
       lora.task_type = "TOKEN_CLS";

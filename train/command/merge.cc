@@ -34,10 +34,10 @@ DType dtype_of(const std::string& directory) {
   return dtype_from_safetensors(files.entry(names.front()).dtype, names.front());
 }
 
-// The task of the model; those of an encoder-decoder have the same files.
+// The task of the model; those of an encoder-decoder's language model have the same files.
 TaskKind kind_of_config(const nlohmann::json& config, const std::string& source) {
-  if (is_encoder_decoder_config(config)) return TaskKind::summarization;
   const std::optional<TaskKind> kind = task_of(config);
+  if (!kind && is_encoder_decoder_config(config)) return TaskKind::summarization;
   if (!kind)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} does not say what the model is for", source),

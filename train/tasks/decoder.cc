@@ -32,13 +32,7 @@ nlohmann::json DecoderWithHead::configuration_of(const nlohmann::json& other,
 }
 
 TargetForm DecoderWithHead::target_form() const {
-  const nn::DecoderHead head = model_->head_kind();
-  const nn::DecoderLabels& labels = model_->trunk().config().labels;
-  TargetForm form{.head = std::string(to_string(head)), .classes = labels.num_labels};
-  if (head == nn::DecoderHead::question_answering) form.of = TargetsOf::places;
-  if (head == nn::DecoderHead::token_classification) form.of = TargetsOf::positions;
-  form.numbers = head == nn::DecoderHead::sequence_classification && labels.regression();
-  return form;
+  return shoal::target_form(model_->head_kind(), model_->trunk().config().labels);
 }
 
 std::int64_t DecoderWithHead::count_targets(const Batch& batch) const {

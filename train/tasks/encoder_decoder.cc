@@ -15,15 +15,29 @@ constexpr std::int64_t kNoLimit = std::int64_t{1} << 30;
 
 }  // namespace
 
+std::int64_t positions_of(const nn::EncoderDecoderConfig& config) {
+  return config.family().relative_positions ? kNoLimit : config.max_position_embeddings;
+}
+
+void check_tokenizer(const Tokenizer* tokenizer, const nn::EncoderDecoderConfig& config) {
+  if (tokenizer)
+    SHOAL_CHECK(tokenizer->max_id() < config.vocab_size,
+                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
+                tokenizer->max_id(), config.vocab_size);
+}
+
+void save_tokenizer_of(const Tokenizer* tokenizer, const nn::EncoderDecoderConfig& config,
+                       const std::string& directory) {
+  const std::int64_t longest = positions_of(config);
+  if (tokenizer) save_tokenizer(*tokenizer, directory, longest == kNoLimit ? 0 : longest);
+}
+
 EncoderDecoderTask::EncoderDecoderTask(const nn::EncoderDecoderConfig& config,
                                        std::shared_ptr<const Tokenizer> tokenizer,
                                        bool gradient_checkpointing)
     : model_(config), tokenizer_(std::move(tokenizer)) {
   model_.set_gradient_checkpointing(gradient_checkpointing);
-  if (tokenizer_)
-    SHOAL_CHECK(tokenizer_->max_id() < vocabulary(),
-                "the tokenizer has ids up to {}, but the model a vocabulary of {}",
-                tokenizer_->max_id(), vocabulary());
+  check_tokenizer(tokenizer_.get(), config);
 }
 
 std::string EncoderDecoderTask::describe() const { return model_.describe(); }
@@ -33,11 +47,6 @@ nlohmann::json EncoderDecoderTask::configuration() const { return model_.config(
 nlohmann::json EncoderDecoderTask::configuration_of(const nlohmann::json& other,
                                                     std::string_view source) const {
   return nn::EncoderDecoderConfig::from_json(other, source).known_fields();
-}
-
-std::int64_t EncoderDecoderTask::positions() const {
-  const nn::EncoderDecoderConfig& config = model_.config();
-  return config.family().relative_positions ? kNoLimit : config.max_position_embeddings;
 }
 
 std::int64_t EncoderDecoderTask::count_targets(const Batch& batch) const {
@@ -99,17 +108,12 @@ void EncoderDecoderTask::keep_files_of(const std::string& directory) {
 void EncoderDecoderTask::save(const std::string& directory, const ValueOf& value) const {
   model_.save_config(directory, nn::saved_dtype(model_, value));
   nn::save_weights(directory, model_, value);
-  save_tokenizer_to(directory);
+  save_tokenizer_of(tokenizer_.get(), model_.config(), directory);
 }
 
 void EncoderDecoderTask::save_setup(const std::string& directory) const {
   model_.save_config(directory, DType::f32);
-  save_tokenizer_to(directory);
-}
-
-void EncoderDecoderTask::save_tokenizer_to(const std::string& directory) const {
-  const std::int64_t longest = positions();
-  if (tokenizer_) save_tokenizer(*tokenizer_, directory, longest == kNoLimit ? 0 : longest);
+  save_tokenizer_of(tokenizer_.get(), model_.config(), directory);
 }
 
 }  // namespace shoal

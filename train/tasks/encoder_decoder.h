@@ -1,5 +1,5 @@
 // T5, BART and mBART with a language model's head (nn/models/encoder_decoder): summarization,
-// translation, span corruption and denoising.
+// translation, span corruption and denoising. Other heads: headed_encoder_decoder.h.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,14 @@
 #include "shoal/train/tasks/task.h"
 
 namespace shoal {
+
+// The most positions of a text. Relative positions (T5) have no limit: 2^30.
+std::int64_t positions_of(const nn::EncoderDecoderConfig& config);
+// Throws invalid_argument if the tokenizer, if any, has ids beyond the vocabulary.
+void check_tokenizer(const Tokenizer* tokenizer, const nn::EncoderDecoderConfig& config);
+// Saves the tokenizer, if any, for texts of the model's length.
+void save_tokenizer_of(const Tokenizer* tokenizer, const nn::EncoderDecoderConfig& config,
+                       const std::string& directory);
 
 // Batch::labels are the target's ids, i32 [B, T], of another length than input_ids. The decoder
 // reads Batch::decoder_input_ids or, without them, the labels shifted by one (nn::shifted_right()).
@@ -30,8 +38,7 @@ class EncoderDecoderTask final : public Task {
   nlohmann::json configuration_of(const nlohmann::json& other,
                                   std::string_view source) const override;
   std::int64_t vocabulary() const override { return model_.config().vocab_size; }
-  // Relative positions (T5) have no limit: 2^30.
-  std::int64_t positions() const override;
+  std::int64_t positions() const override { return positions_of(model_.config()); }
   bool predicts_tokens() const override { return false; }
   std::int64_t count_targets(const Batch& batch) const override;
   nn::ChainInput chain_input(const Batch& batch, MemoryResource& memory) const override;
@@ -43,7 +50,6 @@ class EncoderDecoderTask final : public Task {
 
  private:
   void check_length(const char* what, std::int64_t length, const char* option) const;
-  void save_tokenizer_to(const std::string& directory) const;
 
   nn::EncoderDecoder model_;
   std::shared_ptr<const Tokenizer> tokenizer_;

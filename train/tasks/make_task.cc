@@ -15,6 +15,7 @@
 #include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
 #include "shoal/train/tasks/encoder_decoder.h"
+#include "shoal/train/tasks/headed_encoder_decoder.h"
 
 namespace shoal {
 namespace {
@@ -52,6 +53,13 @@ bool is_decoder(std::string_view model_type) {
   return std::ranges::count(nn::causal_lm_types(), model_type) > 0;
 }
 
+// True if the encoder-decoder has a head for the task besides the language model's.
+bool has_head(std::string_view model_type, const Known& task) {
+  const auto& heads = nn::encoder_decoder_family(model_type, "the model").heads;
+  return task.decoder &&
+         std::ranges::find(heads, *task.decoder, &nn::StackHead::head) != heads.end();
+}
+
 }  // namespace
 
 std::string_view to_string(TaskKind kind) { return known(kind).name; }
@@ -79,14 +87,15 @@ void check_task(TaskKind kind, const nlohmann::json& config, std::string_view so
   const std::string type = nn::model_type_of(config);
   if (type.empty()) return;  // make_task() refuses it
   const bool generates = nn::is_encoder_decoder_type(type);
-  if (generates          ? task.class_ending == kGenerates
+  if (generates          ? task.class_ending == kGenerates || has_head(type, task)
       : is_decoder(type) ? task.decoder.has_value()
                          : task.encoder.has_value())
     return;
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is of a {}, which has no head for {}", source, type, task.name),
-              generates ? "t5, bart and mbart do summarization, translation, span-corruption and "
-                          "denoising"
+              generates ? "t5, bart and mbart do summarization, translation, span-corruption, "
+                          "denoising, text-classification and question-answering, t5 also "
+                          "token-classification"
               : is_decoder(type)
                   ? fmt::format("{} do causal-lm, text-classification, question-answering and "
                                 "token-classification",
@@ -104,10 +113,14 @@ std::unique_ptr<Task> make_task(TaskKind kind, const nlohmann::json& config,
     return std::make_unique<CausalLmTask>(
         nn::make_causal_lm(config, source), std::move(tokenizer),
         CausalLmOptions{.gradient_checkpointing = options.gradient_checkpointing});
-  if (nn::is_encoder_decoder_type(nn::model_type_of(config)))
-    return std::make_unique<EncoderDecoderTask>(nn::EncoderDecoderConfig::from_json(config, source),
-                                                std::move(tokenizer),
-                                                options.gradient_checkpointing);
+  if (nn::is_encoder_decoder_type(nn::model_type_of(config))) {
+    const auto both = nn::EncoderDecoderConfig::from_json(config, source);
+    if (known(kind).class_ending == kGenerates)
+      return std::make_unique<EncoderDecoderTask>(both, std::move(tokenizer),
+                                                  options.gradient_checkpointing);
+    return std::make_unique<EncoderDecoderWithHead>(
+        both, *known(kind).decoder, std::move(tokenizer), options.gradient_checkpointing);
+  }
   if (is_decoder(nn::model_type_of(config)))
     return std::make_unique<DecoderWithHead>(
         nn::make_headed_decoder(config, source, *known(kind).decoder), std::move(tokenizer),

@@ -15,6 +15,14 @@ Shape TargetForm::shape(std::int64_t rows, std::int64_t length) const {
   return numbers ? Shape{rows, classes} : Shape{rows};
 }
 
+TargetForm target_form(nn::DecoderHead head, const nn::DecoderLabels& labels) {
+  TargetForm form{.head = std::string(to_string(head)), .classes = labels.num_labels};
+  if (head == nn::DecoderHead::question_answering) form.of = TargetsOf::places;
+  if (head == nn::DecoderHead::token_classification) form.of = TargetsOf::positions;
+  form.numbers = head == nn::DecoderHead::sequence_classification && labels.regression();
+  return form;
+}
+
 Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length,
                   MemoryResource& memory) {
   Tensor targets = Tensor::empty(form.shape(rows, length), form.dtype(), memory, MemoryTag::data);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "shoal/nn/layers/chain.h"
+#include "shoal/nn/models/decoder/labels.h"
 #include "shoal/runtime/memory/memory_resource.h"
 #include "shoal/runtime/tensor/tensor.h"
 #include "shoal/train/data/batch.h"
@@ -27,6 +28,9 @@ struct TargetForm {
   Shape shape(std::int64_t rows, std::int64_t length) const;
   DType dtype() const { return numbers ? DType::f32 : DType::i32; }
 };
+
+// The labels of a decoder's or an encoder-decoder's head, other than a language model's.
+TargetForm target_form(nn::DecoderHead head, const nn::DecoderLabels& labels);
 
 Tensor no_targets(const TargetForm& form, std::int64_t rows, std::int64_t length,
                   MemoryResource& memory);

@@ -10,9 +10,12 @@
 #include "shoal/nn/models/decoder/trunk.h"
 #include "shoal/train/tasks/decoder.h"
 #include "shoal/train/tasks/encoder.h"
+#include "shoal/train/tasks/headed_encoder_decoder.h"
 
 namespace shoal::test {
 namespace {
+
+constexpr std::int32_t kEndOfText = 1;
 
 // Some sequence models have no pad_token_id. The mask then says where rows end.
 nn::DecoderConfig tiny_decoder(const HeadCase& test) {
@@ -39,6 +42,25 @@ nn::DecoderConfig tiny_decoder(const HeadCase& test) {
   return config;
 }
 
+nn::EncoderDecoderConfig tiny_encoder_decoder(const HeadCase& test) {
+  nn::EncoderDecoderConfig config = nn::EncoderDecoderConfig::of(test.model_type);
+  config.vocab_size = kToyVocabulary;
+  config.d_model = 24;
+  config.head_dim = 6;
+  config.encoder_layers = 1;
+  config.decoder_layers = 2;
+  config.encoder_heads = 4;
+  config.encoder_inner = 40;
+  config.max_position_embeddings = 24;
+  config.classifier_dropout = 0.1;
+  config.pad_token_id = config.decoder_start_token_id = 0;
+  config.eos_token_id = kEndOfText;
+  config.labels.num_labels = kLabels;
+  if (test.regression) config.labels.problem_type = "regression";
+  if (!config.family().scales_initializer) config.initializer = 0.2;
+  return config;
+}
+
 nn::DecoderHead decoder_head(Head head) {
   if (head == Head::question_answering) return nn::DecoderHead::question_answering;
   return head == Head::token_classification ? nn::DecoderHead::token_classification
@@ -46,9 +68,12 @@ nn::DecoderHead decoder_head(Head head) {
 }
 
 std::unique_ptr<Task> make_whole_task(const HeadCase& test) {
+  const nn::DecoderHead head = decoder_head(test.head);
+  if (test.is_encoder_decoder())
+    return std::make_unique<EncoderDecoderWithHead>(tiny_encoder_decoder(test), head);
   if (test.is_decoder())
     return std::make_unique<DecoderWithHead>(std::make_unique<nn::HeadedDecoder>(
-        std::make_unique<nn::DecoderTrunk>(tiny_decoder(test)), decoder_head(test.head)));
+        std::make_unique<nn::DecoderTrunk>(tiny_decoder(test)), head));
   nn::EncoderConfig config = tiny_encoder(test.model_type, test.head);
   if (test.regression) config.problem_type = "regression";
   return std::make_unique<EncoderWithHead>(config, test.head);
@@ -57,12 +82,12 @@ std::unique_ptr<Task> make_whole_task(const HeadCase& test) {
 std::unique_ptr<Task> make_toy_task(const HeadCase& test) {
   std::unique_ptr<Task> task = make_whole_task(test);
   if (test.lora)
-    nn::add_lora(task->module(),
-                 {.r = 3,
-                  .lora_alpha = 48,
-                  .lora_dropout = 0.1,
-                  .target_modules = {"all-linear"},
-                  .modules_to_save = {"score", "classifier", "pooler", "head.dense", "head.norm"}});
+    nn::add_lora(task->module(), {.r = 3,
+                                  .lora_alpha = 48,
+                                  .lora_dropout = 0.1,
+                                  .target_modules = {"all-linear"},
+                                  .modules_to_save = {"score", "classifier", "pooler", "head.dense",
+                                                      "head.norm", "classification_head"}});
   return task;
 }
 
@@ -113,6 +138,7 @@ Sample HeadRows::get(std::int64_t index) const {
     sample.input_ids.push_back(2 + static_cast<std::int32_t>((x >> 16U) % 59U));
     sample.token_type_ids.push_back(t > 3 ? 1 : 0);
   }
+  sample.input_ids.back() = kEndOfText;
   const std::int32_t key = sample.input_ids[1];
   if (regression_) {
     sample.values = {0.01F * static_cast<float>(key), 0.5F, index % 4 == 0 ? NAN : 1.0F};
@@ -133,6 +159,7 @@ Sample HeadRows::get(std::int64_t index) const {
 }
 
 bool HeadCase::is_decoder() const { return nn::find_decoder_family(model_type) != nullptr; }
+bool HeadCase::is_encoder_decoder() const { return nn::is_encoder_decoder_type(model_type); }
 
 TrainingArguments head_arguments(const std::string& output, Layout layout) {
   TrainingArguments arguments = arguments_for(output, 4);

@@ -1,4 +1,4 @@
-// Tiny encoders and decoders with heads, and made-up rows to train them on.
+// Tiny encoders, decoders and encoder-decoders with heads, and made-up rows to train them on.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ inline constexpr std::int32_t kLabels = 3;
 nn::EncoderConfig tiny_encoder(const char* model_type, Head head);
 
 // Made-up rows whose labels can be learned from them. Lengths differ, except for answers: their
-// softmaxes run over padding too, so their loss would depend on the other rows of the batch.
+// softmaxes run over padding too, so their loss would depend on the other rows of the batch. Each
+// text ends with the id 1, which no other place has.
 class HeadRows final : public Dataset {
  public:
   HeadRows(std::int64_t size, Head head, bool regression)
@@ -39,6 +40,7 @@ struct HeadCase {
   bool regression = false;
   bool lora = false;  // each linear layer has an adapter, and only these and the head learn
   bool is_decoder() const;
+  bool is_encoder_decoder() const;
   friend void PrintTo(const HeadCase& test, std::ostream* out) {
     *out << test.model_type << ", " << to_string(test.head) << (test.regression ? ", numbers" : "")
          << (test.lora ? ", adapters" : "");
