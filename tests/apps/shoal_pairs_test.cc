@@ -265,6 +265,96 @@ TEST_F(ShoalPairs, RanksThatShareAModelFollowItsGenerationConfig) {
   EXPECT_EQ(texts({{"eos_token_id", ends}}, 2, stages).find(' '), std::string::npos);
 }
 
+TEST_F(ShoalPairs, RanksWithAdaptersPredictAsOneDoes) {
+  const std::vector<Pair> held_out = reversed(11, 79);
+  const std::string train = write_translations("train.jsonl", reversed(64, 7)),
+                    test = write_translations("test.jsonl", held_out);
+  const auto words = [&](const std::vector<std::string>& model,
+                         const std::vector<std::string>& more) {
+    return learns(
+        model,
+        overlaid(overlaid(languages(), {"--train_file", train, "--warmup_steps", "0"}), more));
+  };
+  for (const auto& model : {tiny_t5(), tiny_bart()}) {
+    SCOPED_TRACE(model[1]);
+    const std::string base = mine_ / (model[1] + "-base");
+    for (const char* name : {"one", "dp", "tp", "pp"}) std::filesystem::remove_all(mine_ / name);
+    const auto made = shoal(words(model, {"--max_steps", "30", "--output_dir", base}));
+    ASSERT_EQ(made.status, 0) << made.err;
+    expect_ranks_as_one(
+        words({"--model_name_or_path", base},
+              {"--lora_r", "4", "--lora_alpha", "16", "--lora_dropout", "0.1",
+               "--lora_target_modules", "all-linear", "--learning_rate", "1e-2", "--test_file",
+               test, "--do_predict", "--per_device_eval_batch_size", "4", "--max_steps", "10"}),
+        {"generated_predictions.txt"});
+    const std::string adapted = text_of(mine_ / "one" + "/generated_predictions.txt");
+    EXPECT_EQ(lines_of(adapted).size(), held_out.size());
+    const auto unadapted = shoal(overlaid({"predict", "--model", base, test, "--max-source-length",
+                                           "32", "--max-target-length", "16"},
+                                          languages()));
+    ASSERT_EQ(unadapted.status, 0) << unadapted.err;
+    std::string texts;
+    for (const std::string& line : lines_of(unadapted.out))
+      texts += json::parse(line)["prediction"].get<std::string>() + "\n";
+    EXPECT_NE(texts, adapted) << "the adapters change nothing";
+  }
+}
+
+// Their other heads. A text's class is in its first word, a word's tag in the word.
+TEST_F(ShoalPairs, ModelsOfPairsClassifyTextsAndWords) {
+  std::ofstream rows(mine_ / "rows.tsv"), words(mine_ / "words.conll");
+  rows << "sentence\tlabel\n";
+  for (const Pair& pair : reversed(80, 11)) {
+    std::istringstream text(pair.source);
+    std::string first, word;
+    while (text >> word) {
+      if (first.empty()) first = word;
+      words << word << " " << (word < "new" ? "B-EARLY" : "O") << "\n";
+    }
+    words << "\n";
+    rows << pair.source << "\t" << (first < "new" ? "early" : "late") << "\n";
+  }
+  rows.close();
+  words.close();
+  const auto learning = [&](const std::vector<std::string>& model, const std::string& task,
+                            const std::string& file, const std::vector<std::string>& more) {
+    return overlaid(
+        words_of(model, {"--task", task, "--tokenizer_name", tokenizer(), "--train_file", file,
+                         "--validation_file", file, "--test_file", file, "--do_predict",
+                         "--per_device_train_batch_size", "8", "--max_seq_length", "32"}),
+        more);
+  };
+  for (const auto& model : {tiny_t5(), tiny_bart()}) {
+    SCOPED_TRACE(model[1]);
+    std::filesystem::remove_all(out());
+    const auto trained = shoal(learning(model, "text-classification", mine_ / "rows.tsv",
+                                        {"--max_steps", "60", "--output_dir", out()}));
+    ASSERT_EQ(trained.status, 0) << trained.err;
+    EXPECT_THAT(trained.out, HasSubstr(model[1] + " for sequence classification"));
+    EXPECT_EQ(json_of(out() + "/eval_results.json")["eval_accuracy"], 1.0);
+    const json config = json_of(out() + "/config.json");
+    EXPECT_EQ(config["architectures"][0],
+              model[1] == "t5" ? "T5ForSequenceClassification" : "BartForSequenceClassification");
+    EXPECT_EQ(config["id2label"]["0"], "early");
+    const auto predicted = shoal({"predict", "-m", out(), mine_ / "rows.tsv"});
+    ASSERT_EQ(predicted.status, 0) << predicted.err;
+    EXPECT_EQ(lines_of(predicted.out).size(), 80U);
+
+    for (const char* name : {"one", "dp", "tp", "pp"}) std::filesystem::remove_all(mine_ / name);
+    expect_ranks_as_one(learning(model, "text-classification", mine_ / "rows.tsv",
+                                 {"--max_steps", "5", "--pad_to_multiple_of", "4"}),
+                        {"predict_results.txt"});
+  }
+  std::filesystem::remove_all(out());
+  const auto tagged = shoal(learning(tiny_t5(), "token-classification", mine_ / "words.conll",
+                                     {"--max_steps", "60", "--output_dir", out()}));
+  ASSERT_EQ(tagged.status, 0) << tagged.err;
+  EXPECT_GE(json_of(out() + "/eval_results.json")["eval_f1"], 0.99);
+  expect_refused(shoal(learning(tiny_bart(), "token-classification", mine_ / "words.conll",
+                                {"--output_dir", out()})),
+                 "which has no head for token-classification");
+}
+
 TEST_F(ShoalPairs, QuestionsAboutArticlesAreLearntByHeart) {
   SHOAL_SHARED_DATA_OR_SKIP(path, "squad-v1.1-sample.json");
   const json squad = json::parse(text_of(path));
@@ -358,9 +448,11 @@ TEST_F(ShoalPairs, RefuseOptionsThatCannotBeDone) {
   expect_refused(with({"--do_predict", "--test_file", train, "--predict_with_generate", "false"}),
                  "predict_with_generate is false");
   expect_refused(with({"--task", "masked-lm", "--source_lang", "", "--target_lang", ""}),
-                 "t5, bart and mbart do summarization, translation, span-corruption and denoising");
+                 "t5, bart and mbart do summarization, translation, span-corruption, denoising, "
+                 "text-classification and question-answering, t5 also token-classification");
   expect_refused(with({"--task", "", "--source_lang", "", "--target_lang", ""}),
-                 "give --task summarization, translation, span-corruption or denoising");
+                 "give --task summarization, translation, span-corruption, denoising, "
+                 "text-classification or question-answering");
   expect_refused(
       shoal(overlaid(words_of(tiny_bert(), languages()), {"--train_file", train, "--tokenizer_name",
                                                           tokenizer(), "--output_dir", out()})),

@@ -11,7 +11,7 @@
 namespace shoal::nn {
 namespace {
 
-std::string below(std::string_view base, const char* name) {
+std::string below_base(std::string_view base, const char* name) {
   return base.empty() ? name : fmt::format("{}.{}", base, name);
 }
 
@@ -47,11 +47,12 @@ class DecoderPositions {
 }  // namespace
 
 EncoderDecoderBase::EncoderDecoderBase(const EncoderDecoderConfig& config, const StackHead& place)
-    : shared(*this, below(place.base, "shared"), make_embedding(config)),
-      encoder(*this, below(place.base, "encoder"), std::make_unique<Stack>(config, false)),
+    : shared(*this, below_base(place.base, "shared"), make_embedding(config)),
+      encoder(*this, below_base(place.base, "encoder"), std::make_unique<Stack>(config, false)),
       config_(config) {
   if (place.decodes)
-    decoder.emplace(*this, below(place.base, "decoder"), std::make_unique<Stack>(config, true));
+    decoder.emplace(*this, below_base(place.base, "decoder"),
+                    std::make_unique<Stack>(config, true));
 }
 
 std::string EncoderDecoderBase::describe() const {

@@ -10,7 +10,8 @@
 namespace shoal::nn {
 namespace {
 
-std::unique_ptr<TaskHead> make_head(const EncoderDecoderConfig& config, const StackHead& place) {
+std::unique_ptr<TaskHead> make_stack_head(const EncoderDecoderConfig& config,
+                                          const StackHead& place) {
   const auto dropout = static_cast<float>(config.classifier_dropout);
   HeadSizes sizes{.channels = config.d_model,
                   .labels = config.labels.num_labels,
@@ -42,7 +43,7 @@ std::unique_ptr<TaskHead> make_head(const EncoderDecoderConfig& config, const St
 
 HeadedEncoderDecoder::HeadedEncoderDecoder(const EncoderDecoderConfig& config, DecoderHead head)
     : EncoderDecoderBase(config, config.family().place_of(head)),
-      head(*this, "", make_head(config, config.family().place_of(head))),
+      head(*this, "", make_stack_head(config, config.family().place_of(head))),
       head_kind_(head) {
   name_tree();
 }
