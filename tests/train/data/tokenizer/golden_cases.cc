@@ -1,12 +1,15 @@
 #include "golden_cases.h"
 
 #include "support/golden.h"
+#include "support/temporary_directory.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sentencepiece_trainer.h>
 
 #include "shoal/runtime/io/byte_source.h"
 #include "shoal/train/data/tokenizer/characters.h"
 #include "shoal/train/data/tokenizer/sha256.h"
+#include "shoal/train/data/tokenizer/spiece_proto.h"
 #include "shoal/train/data/tokenizer/unicode_classes.h"
 
 namespace shoal::testing {
@@ -108,6 +111,19 @@ void expect_characters(const Tokenizer& tokenizer,
     EXPECT_EQ(digest(numbers), expected[1].get<std::string>());
   }
   EXPECT_EQ(first, 0x110000u);
+}
+
+std::optional<std::string> nmt_nfkc() {
+  const TemporaryDirectory folder;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      fmt::format("--input={} --model_prefix={} --vocab_size=300 --num_threads=1 --minloglevel=2",
+                  golden_path("tokenizer/genesis.txt"), folder / "model"));
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  const std::string path = folder / "model.model";
+  std::string map = read_spiece_model(read_text_file(path), path).charsmap;
+  const json golden = read_tokenizer_golden("sentence_piece/nmt_nfkc.cases.json");
+  if (to_hex(sha256(map)) != golden["sha256"].get<std::string>()) return std::nullopt;
+  return map;
 }
 
 void expect_file(const Tokenizer& tokenizer, const std::string& path, const json& expected) {

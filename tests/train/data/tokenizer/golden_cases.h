@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,10 @@ void expect_characters(const Tokenizer& tokenizer,
 // A file's lines: compares their number and hashes of ids and offsets. append_ids must agree.
 void expect_file(const Tokenizer& tokenizer, const std::string& path,
                  const nlohmann::json& expected);
+
+// nmt_nfkc, the map of characters in most SentencePiece models, as Debian's library has it. Nothing
+// if it is not the map that the golden cases were made with.
+std::optional<std::string> nmt_nfkc();
 
 // `cases` has ids and offsets for each of `texts`, and the decoded text if it differs from the
 // text.
