@@ -109,6 +109,53 @@ class Data(unittest.TestCase):
         self.assertEqual(info["features"]["label"]["names"], MNLI)
         self.assert_trains("--task_name", "mnli")
 
+    def test_every_data_set_of_glue_trains(self):
+        def classes(*names):
+            return {"names": names, "_type": "ClassLabel"}
+        entailment = classes("entailment", "not_entailment")
+        # As in the Hub's copy of GLUE; MNLI is in the test above.
+        sets = {"cola": (("sentence",), classes("unacceptable", "acceptable"), "matthews_correlation"),
+                "sst2": (("sentence",), classes("negative", "positive"), "accuracy"),
+                "mrpc": (("sentence1", "sentence2"), classes("not_equivalent", "equivalent"), "f1"),
+                "qqp": (("question1", "question2"), classes("not_duplicate", "duplicate"), "f1"),
+                "stsb": (("sentence1", "sentence2"), {"dtype": "float32", "_type": "Value"}, "pearson"),
+                "qnli": (("question", "sentence"), entailment, "accuracy"),
+                "rte": (("sentence1", "sentence2"), entailment, "accuracy"),
+                "wnli": (("sentence1", "sentence2"), classes("not_entailment", "entailment"), "accuracy")}
+        for name, (texts, label, metric) in sets.items():
+            features = {text: TEXT for text in texts} | {"label": label, "idx": {"dtype": "int32", "_type": "Value"}}
+            values = [0, 1, 1, 0] if "names" in label else [0.0, 5.0, 2.5, 3.8]
+            rows = [{text: f"the {text} is {i}." for text in texts} | {"label": value, "idx": i} for i, value in enumerate(values)]
+            for split in ("train", "validation", "test"):
+                hidden = [row | {"label": -1 if "names" in label else -1.0} for row in rows]
+                write(self.source / name / f"{split}-00000-of-00001.parquet",
+                      table_of(hidden if split == "test" else rows, features))
+        for name, (_, label, metric) in sets.items():
+            with self.subTest(name):
+                data.convert(self.source, self.output, config=name)
+                written = [row["label"] for row in lines(self.output / "train.jsonl")]
+                self.assertEqual(set(written), set(label.get("names", (0.0, 5.0, 2.5, 3.8))))
+                self.assert_trains("--task_name", name, "--max_steps", "2")
+                results = json.loads((self.directory / "run/eval_results.json").read_text())
+                self.assertIn(f"eval_{metric}", results)
+
+    def test_wikitext_trains_both_kinds_of_language_models(self):
+        texts = ["", " = a title = \n", "", *(f" the {i} words of a text . \n" for i in range(40))]
+        for split in ("train", "validation", "test"):
+            write(self.source / "wikitext-2-raw-v1" / f"{split}-00000-of-00001.parquet",
+                  table_of([{"text": text} for text in texts], {"text": TEXT}))
+        data.convert(self.source, self.output, config="wikitext-2-raw-v1")
+        decoder = self.directory / "decoder.json"
+        decoder.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2,
+                                       "n_positions": 64}))
+        for options, task in ((), "masked-lm"), (("--config_name", decoder, "--block_size", "32"), "causal-lm"):
+            with self.subTest(task):
+                run = self.train("--data", self.output, "--dataset_name", "wikitext", "--max_steps", "2", *options)
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                self.assertIn(task, run.stdout + run.stderr)
+                results = json.loads((self.directory / "run/eval_results.json").read_text())
+                self.assertIn("eval_perplexity", results)
+
     def test_lists_of_classes_in_every_form(self):
         tags = {"names": ["O", "B-PER"], "_type": "ClassLabel"}
         for form in ({"feature": tags, "_type": "List"}, {"feature": tags, "length": -1, "_type": "Sequence"}, [tags]):

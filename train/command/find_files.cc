@@ -32,17 +32,17 @@ std::string task_named(const std::string& task_name) {
   return "text-classification";
 }
 
-// True if the model's name shows that it is an encoder without a decoder.
+// True if the options show that the model is an encoder without a decoder.
 bool is_encoder(const ModelArguments& model) {
   const auto is = [](const std::string& type) {
     return !type.empty() && std::ranges::count(nn::causal_lm_types(), type) == 0 &&
            !nn::is_encoder_decoder_type(type);
   };
   if (!model.model_type.empty()) return is(model.model_type);
-  const std::string& directory =
+  std::string config =
       !model.model_name_or_path.empty() ? model.model_name_or_path : model.config_name;
-  if (!path_exists(directory + "/config.json")) return false;
-  return is(nn::model_type_of(read_json_file(directory + "/config.json")));
+  if (is_directory(config)) config += "/config.json";
+  return is_regular_file(config) && is(nn::model_type_of(read_json_file(config)));
 }
 
 // The task of a data set by its name; empty if the name does not show it.
