@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <set>
 
 #include "apps/piece_tokenizer.h"
 #include "apps/shoal_task_fixture.h"
 #include "support/golden.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -208,6 +210,35 @@ TEST_F(ShoalPairs, AdaptersLearnOnAFrozenModel) {
     }
     EXPECT_EQ(texts[0], texts[1]);
   }
+}
+
+// The same rows as objects, as CSV with quotation and as TSV without.
+TEST_F(ShoalPairs, TranslationsInColumnsTrainAsObjectsDo) {
+  std::vector<Pair> pairs = reversed(32, 11);
+  pairs.push_back({R"(red, "sun" one)", R"(one "sun" red,)"});
+  write_translations("rows.jsonl", pairs);
+  std::ofstream csv(mine_ / "rows.csv"), tsv(mine_ / "rows.tsv");
+  csv << "de,en\n";
+  tsv << "en\tde\n";
+  for (const Pair& pair : pairs) {
+    csv << std::quoted(pair.target, '"', '"') << "," << std::quoted(pair.source, '"', '"') << "\n";
+    tsv << pair.source << "\t" << pair.target << "\n";
+  }
+  csv.close();
+  tsv.close();
+  std::vector<double> losses;
+  for (const char* name : {"rows.jsonl", "rows.csv", "rows.tsv"}) {
+    SCOPED_TRACE(name);
+    const std::string to = fmt::format("{}-{}", out(), name);
+    const auto trained = shoal(
+        learns(tiny_t5(), overlaid(languages(), {"--train_file", mine_ / name, "--validation_file",
+                                                 mine_ / name, "--predict_with_generate", "false",
+                                                 "--max_steps", "3", "--output_dir", to})));
+    ASSERT_EQ(trained.status, 0) << trained.err;
+    losses.push_back(json_of(to + "/eval_results.json")["eval_loss"]);
+  }
+  EXPECT_EQ(losses[1], losses[0]);
+  EXPECT_EQ(losses[2], losses[0]);
 }
 
 // Rows are copied so that each rank predicts several, and their number is odd.
