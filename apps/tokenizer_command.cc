@@ -20,6 +20,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/data/tokenizer/bpe_trainer.h"
 #include "shoal/train/data/tokenizer/load.h"
+#include "shoal/train/data/tokenizer/unigram_trainer.h"
 #include "shoal/train/trainer/console.h"
 #include "shoal/train/trainer/log_format.h"
 
@@ -28,45 +29,67 @@ namespace {
 
 struct TrainOptions {
   std::vector<std::string> files;
-  std::string output;
+  std::string output, like = "gpt2";
   std::int64_t vocab_size = 8192, min_frequency = 2;
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
   bool add_prefix_space = false;
   int threads = 0;
+  std::string only_gpt2;  // an option that was given and that T5's trainer does not have
 };
 
-int train(const TrainOptions& options) {
+// Shows a bar for each stage of a trainer.
+class TrainingBar {
+ public:
+  void operator()(std::string_view stage, std::int64_t done, std::int64_t total) {
+    if (stage != stage_) bar_ = std::make_unique<ProgressBar>(stderr, unit_of(stage));
+    stage_ = stage;
+    bar_->update(done, total, stage_);
+  }
+  void close() { bar_.reset(); }
+
+ private:
+  static const char* unit_of(std::string_view stage) {
+    return stage == "merge" ? "merge" : stage == "fit" ? "piece" : "B";
+  }
+  std::string stage_ = "count words";
+  std::unique_ptr<ProgressBar> bar_ = std::make_unique<ProgressBar>(stderr, "B");
+};
+
+template <typename Trainer, typename Options>
+int train(const TrainOptions& options, Options trainer_options) {
   const auto began = Clock::now();
   // Created before the work, so that an unwritable directory does not cost minutes.
   make_directories(options.output);
-  std::string stage_now;
-  auto bar = std::make_unique<ProgressBar>(stderr, "B");
-  BpeTrainerOptions trainer_options;
+  auto bar = std::make_shared<TrainingBar>();
   trainer_options.vocab_size = options.vocab_size;
-  trainer_options.min_frequency = options.min_frequency;
-  trainer_options.special_tokens = options.special_tokens;
-  trainer_options.add_prefix_space = options.add_prefix_space;
   trainer_options.threads = options.threads > 0 ? options.threads : available_cores();
-  trainer_options.progress = [&](std::string_view stage, std::int64_t done, std::int64_t total) {
-    if (stage != stage_now) {
-      const bool first =
-          std::exchange(stage_now, stage).empty();  // the first stage uses the bar created above
-      if (!first) bar = std::make_unique<ProgressBar>(stderr, stage == "merge" ? "merge" : "B");
-    }
-    bar->update(done, total, stage_now);
+  trainer_options.progress = [bar](std::string_view stage, std::int64_t done, std::int64_t total) {
+    (*bar)(stage, done, total);
   };
-  BpeTrainer trainer(trainer_options);
+  Trainer trainer(trainer_options);
   for (const std::string& file : options.files) trainer.add_file(file);
   const auto tokenizer = trainer.train();
-  bar.reset();
+  bar->close();
   save_tokenizer(*tokenizer, options.output);
   terminal::print("{} tokens from {} distinct words in {:.1f} s; saved in {}\n",
                   format_count(tokenizer->vocab_size()), format_count(trainer.distinct_words()),
                   seconds_since(began), options.output);
   if (tokenizer->vocab_size() < options.vocab_size)
-    terminal::print("fewer than the {} asked for: no pair is left that occurs {} times\n",
-                    options.vocab_size, options.min_frequency);
+    terminal::print("fewer than the {} asked for: the text repeats too few parts of words\n",
+                    options.vocab_size);
   return 0;
+}
+
+int train(const TrainOptions& options) {
+  if (options.like == "t5") {
+    SHOAL_CHECK(options.only_gpt2.empty(), "{} is only for --like gpt2", options.only_gpt2);
+    return train<UnigramTrainer>(options, UnigramTrainerOptions{});
+  }
+  BpeTrainerOptions bpe;
+  bpe.min_frequency = options.min_frequency;
+  bpe.special_tokens = options.special_tokens;
+  bpe.add_prefix_space = options.add_prefix_space;
+  return train<BpeTrainer>(options, std::move(bpe));
 }
 
 struct CodeOptions {
@@ -117,11 +140,16 @@ void add_tokenizer(CLI::App& app, Action& action) {
   auto* group = app.add_subcommand("tokenizer", "Train a tokenizer, or use one");
   group->require_subcommand(1);
 
-  auto* trainer = group->add_subcommand("train", "Learn a byte-level BPE vocabulary from text");
+  auto* trainer = group->add_subcommand("train", "Learn a vocabulary from text");
   auto options = std::make_shared<TrainOptions>();
   trainer->add_option("files", options->files, "UTF-8 text files")->required();
   trainer->add_option("--output,-o", options->output, "directory for the tokenizer")->required();
-  trainer->add_option("--vocab-size,--vocab_size", options->vocab_size, "tokens, bytes included")
+  trainer
+      ->add_option("--like", options->like,
+                   "gpt2: byte-level BPE; t5: unigram, with </s> and 100 <extra_id_...>")
+      ->check(CLI::IsMember({"gpt2", "t5"}))
+      ->capture_default_str();
+  trainer->add_option("--vocab-size,--vocab_size", options->vocab_size, "all tokens")
       ->capture_default_str();
   trainer
       ->add_option("--min-frequency,--min_frequency", options->min_frequency,
@@ -132,7 +160,11 @@ void add_tokenizer(CLI::App& app, Action& action) {
   trainer->add_flag("--add-prefix-space", options->add_prefix_space, "as RoBERTa may");
   trainer->add_option("--threads", options->threads, "0: all cores")->capture_default_str();
   rarely(*trainer, {"--min-frequency", "--special-token", "--add-prefix-space", "--threads"});
-  trainer->callback([&action, options] { action = [options] { return train(*options); }; });
+  trainer->callback([&action, options, trainer] {
+    for (const char* name : {"--min-frequency", "--special-token", "--add-prefix-space"})
+      if (trainer->count(name) > 0) options->only_gpt2 = name;
+    action = [options] { return train(*options); };
+  });
 
   for (const bool encoding : {true, false}) {
     auto code = std::make_shared<CodeOptions>();

@@ -7,26 +7,14 @@
 #include <unordered_set>
 
 #include "shoal/runtime/base/error.h"
-#include "shoal/runtime/base/parallel_for.h"
-#include "shoal/runtime/io/files.h"
-#include "shoal/runtime/io/text_encoding.h"
 #include "shoal/train/data/tokenizer/definition.h"
 #include "shoal/train/data/tokenizer/gpt2_scanner.h"
 #include "shoal/train/data/tokenizer/make_tokenizer.h"
 #include "shoal/train/data/tokenizer/utf8.h"
+#include "shoal/train/data/tokenizer/word_counts.h"
 
 namespace shoal {
 namespace {
-
-using WordCounts = std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>>;
-
-void count_word(WordCounts& counts, std::string_view word) {
-  const auto found = counts.find(word);
-  if (found != counts.end())
-    ++found->second;
-  else
-    counts.emplace(word, 1);
-}
 
 void count_words(WordCounts& counts, std::string_view text, bool add_prefix_space) {
   std::string prefixed;
@@ -281,42 +269,13 @@ void BpeTrainer::add_text(std::string_view text) {
 }
 
 void BpeTrainer::add_file(const std::string& path) {
-  const auto file = MappedFile::open(path);
-  const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
-                              file->bytes().size());
-  refuse_unmarked_utf16(text, path);
-  check_utf8(text, path);
-  // Split at line starts; each thread counts into its own map.
   const BpeTrainerOptions& options = impl_->options;
-  const auto line_start = [&](std::int64_t at) {
-    if (at == 0) return std::size_t{0};
-    const std::size_t end = text.find('\n', static_cast<std::size_t>(at) - 1);
-    return end == std::string_view::npos ? text.size() : end + 1;
-  };
-  constexpr std::int64_t kPiece = 1 << 20;
-  const auto bytes = static_cast<std::int64_t>(text.size());
-  const std::int64_t pieces = (bytes + kPiece - 1) / kPiece;
-  const std::int64_t group = std::max(options.threads, 1);
-  for (std::int64_t first = 0; first < pieces; first += group) {
-    const std::int64_t count = std::min(group, pieces - first);
-    std::vector<WordCounts> counts(static_cast<std::size_t>(count));
-    parallel_for(options.threads, count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::size_t stop =
-            line_start(std::min((first + i + 1) * kPiece, static_cast<std::int64_t>(text.size())));
-        for (std::size_t at = line_start((first + i) * kPiece); at < stop;) {
-          const std::size_t next = line_start(static_cast<std::int64_t>(at) + 1);
-          count_words(counts[static_cast<std::size_t>(i)], text.substr(at, next - at),
-                      options.add_prefix_space);
-          at = next;
-        }
-      }
-    });
-    for (const WordCounts& part : counts)
-      for (const auto& [word, times] : part) impl_->counts[word] += times;
-    if (options.progress)
-      options.progress("count words", std::min((first + count) * kPiece, bytes), bytes);
-  }
+  count_file(
+      path, options.threads,
+      [&](WordCounts& counts, std::string_view line) {
+        count_words(counts, line, options.add_prefix_space);
+      },
+      options.progress, impl_->counts);
 }
 
 std::int64_t BpeTrainer::distinct_words() const {

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "shoal/train/data/tokenizer/byte_level_bpe.h"
+#include "shoal/train/data/tokenizer/word_counts.h"
 
 namespace shoal {
 
@@ -23,9 +23,7 @@ struct BpeTrainerOptions {
   bool add_prefix_space = false;
   std::int64_t max_token_length = 0;  // bytes; 0: no limit
   int threads = 1;                    // for counting words
-  // Called from the training thread about every 1 %: stage ("count words", "merge"), done, total.
-  // May throw to cancel.
-  std::function<void(std::string_view stage, std::int64_t done, std::int64_t total)> progress = {};
+  TrainingProgress progress = {};     // stages "count words" and "merge"
 };
 
 class BpeTrainer {

@@ -100,15 +100,10 @@ void UnigramModel::spell(std::string_view word, std::vector<Node>& nodes) const 
   for (std::size_t begin = 0; begin < word.size();) {
     const std::size_t character = unicode::decode(word.data() + begin).bytes;
     bool has_character = false;
-    std::uint32_t node = root_[static_cast<std::uint8_t>(word[begin])];
-    std::size_t end = begin + 1;
-    for (; node != 0; node = child(node, word[end++])) {
-      if (const TokenId id = trie_[node].id; id != kNone) {
-        offer(begin, end, id, scores_[static_cast<std::size_t>(id)]);
-        has_character |= end == begin + character;
-      }
-      if (end == word.size()) break;
-    }
+    const std::size_t end = each_token(word, begin, [&](std::size_t stop, TokenId id) {
+      offer(begin, stop, id, scores_[static_cast<std::size_t>(id)]);
+      has_character |= stop == begin + character;
+    });
     if (end - begin > left)
       throw Error(
           ErrorCode::invalid_argument,

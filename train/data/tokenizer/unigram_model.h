@@ -40,6 +40,18 @@ class UnigramModel {
   void tokenize(std::string_view word, std::vector<Node>& nodes,
                 std::vector<Symbol>& symbols) const;
   std::optional<TokenId> find(std::string_view token) const;
+  // Calls offer(end, id) for each token word[begin, end), by rising end. Returns the end of the
+  // bytes that were compared.
+  template <typename Offer>
+  std::size_t each_token(std::string_view word, std::size_t begin, const Offer& offer) const {
+    std::uint32_t node = root_[static_cast<std::uint8_t>(word[begin])];
+    std::size_t end = begin + 1;
+    for (; node != 0; node = child(node, word[end++])) {
+      if (const TokenId id = trie_[node].id; id != kNone) offer(end, id);
+      if (end == word.size()) break;
+    }
+    return end;
+  }
 
  private:
   static constexpr TokenId kNone = -1;
