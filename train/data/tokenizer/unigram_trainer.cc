@@ -64,6 +64,23 @@ std::size_t bytes_of_character(std::string_view text, std::size_t at) {
   return unicode::decode(text.data() + at).bytes;
 }
 
+// True if the characters after a mark are all letters, all digits or all others, as in
+// SentencePiece's pieces: "end." is two of them.
+bool is_of_one_kind(std::string_view text) {
+  const std::uint8_t* const classes = unicode::classes();
+  const std::string mark = Metaspace{}.replacement;
+  std::optional<int> first;
+  for (std::size_t at = text.starts_with(mark) ? mark.size() : 0; at < text.size();) {
+    const auto [value, bytes] = unicode::decode(text.data() + at);
+    const bool is_number = (classes[value] & unicode::kKind) == unicode::number;
+    const int kind = is_number ? 2 : (classes[value] & unicode::kWord) != 0 ? 1 : 0;
+    if (first.value_or(kind) != kind) return false;
+    first = kind;
+    at += bytes;
+  }
+  return true;
+}
+
 // The most frequent characters, at most `most`, with their counts.
 std::map<std::string, std::int64_t> characters_of(const std::vector<Word>& words,
                                                   std::size_t most) {
@@ -102,8 +119,8 @@ std::vector<Word> without_other_characters(const std::vector<Word>& words,
   return parts;
 }
 
-// The substrings of at least two characters that repeat and that no single character continues
-// everywhere, found in the sorted list of all suffixes of the words.
+// The substrings of at least two characters, all of one kind, that repeat and that no single
+// character continues everywhere. Found in the sorted list of all suffixes of the words.
 class Seeds {
  public:
   explicit Seeds(const std::vector<Word>& words) {
@@ -160,7 +177,8 @@ class Seeds {
     const std::int64_t count = counts_[end] - counts_[first];
     const auto characters =
         std::ranges::count_if(text, [](char c) { return !unicode::is_continuation(c); });
-    if (count > 1 && characters > 1) found_.emplace_back(count * characters, text);
+    if (count > 1 && characters > 1 && is_of_one_kind(text))
+      found_.emplace_back(count * characters, text);
   }
 
   std::vector<Word> suffixes_;

@@ -1,5 +1,7 @@
 #include "shoal/train/data/tokenizer/unigram_trainer.h"
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 
 #include "golden_cases.h"
@@ -31,13 +33,13 @@ std::shared_ptr<const Tokenizer> trained(UnigramTrainerOptions options) {
 }
 
 TEST(UnigramTrainer, HasTheFormOfT5) {
-  const auto tokenizer = trained({.vocab_size = 600});
-  EXPECT_EQ(tokenizer->vocab_size(), 600);
+  const auto tokenizer = trained({.vocab_size = 500});
+  EXPECT_EQ(tokenizer->vocab_size(), 500);
   EXPECT_EQ(tokenizer->roles().pad, 0);
   EXPECT_EQ(tokenizer->roles().eos, 1);
   EXPECT_EQ(tokenizer->roles().unk, 2);
-  EXPECT_EQ(tokenizer->token_to_id("<extra_id_0>"), 599);
-  EXPECT_EQ(tokenizer->token_to_id("<extra_id_99>"), 500);
+  EXPECT_EQ(tokenizer->token_to_id("<extra_id_0>"), 499);
+  EXPECT_EQ(tokenizer->token_to_id("<extra_id_99>"), 400);
   std::vector<TokenId> ids;
   tokenizer->append_ids("the \u4e2d", ids, true);
   EXPECT_THAT(ids, ElementsAre(tokenizer->token_to_id("\u2581the").value(),
@@ -49,7 +51,7 @@ TEST(UnigramTrainer, HasTheFormOfT5) {
     EXPECT_EQ(file[part], t5[part]) << part;
   EXPECT_EQ(file["added_tokens"].size(), t5["added_tokens"].size());
   double before = 0;
-  for (std::size_t id = 3; id < 500; ++id) {
+  for (std::size_t id = 3; id < 400; ++id) {
     const double score = file["model"]["vocab"][id][1];
     EXPECT_LE(score, before);
     before = score;
@@ -57,8 +59,8 @@ TEST(UnigramTrainer, HasTheFormOfT5) {
 }
 
 TEST(UnigramTrainer, ThreadsDoNotChangeTheResult) {
-  EXPECT_EQ(trained({.vocab_size = 500, .extra_ids = 10, .threads = 3})->hash(),
-            trained({.vocab_size = 500, .extra_ids = 10})->hash());
+  EXPECT_EQ(trained({.vocab_size = 400, .extra_ids = 10, .threads = 3})->hash(),
+            trained({.vocab_size = 400, .extra_ids = 10})->hash());
 }
 
 // SentencePiece's own trainer for the same text and number of pieces.
@@ -77,6 +79,17 @@ TEST(UnigramTrainer, NeedsAsFewTokensAsSentencePiece) {
     EXPECT_LE(static_cast<double>(ours->encode(text, {.add_special_tokens = false}).ids.size()),
               1.02 * static_cast<double>(theirs.EncodeAsIds(text).size()))
         << theirs.GetPieceSize() << " pieces";
+  }
+}
+
+TEST(UnigramTrainer, JoinsNoPunctuationOrDigitsToLetters) {
+  const auto tokenizer = trained({.vocab_size = 500});
+  for (TokenId id = 3; id < 400; ++id) {
+    std::string piece = tokenizer->id_to_token(id).value();
+    if (piece.starts_with("\u2581")) piece.erase(0, 3);
+    const auto letters = std::ranges::count_if(
+        piece, [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; });
+    EXPECT_TRUE(letters == 0 || letters == std::ssize(piece)) << piece;
   }
 }
 
