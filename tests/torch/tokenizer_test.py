@@ -44,6 +44,12 @@ class LikeT5(unittest.TestCase):
                     self.assertEqual(tokenizer(text)["input_ids"], [*wanted, 1])
                 self.assertEqual(tokenizer("a b", "c")["input_ids"].count(1), 2)
 
+    def test_options_of_gpt2_are_refused(self):
+        run = subprocess.run([PROGRAM, "tokenizer", "train", "--like", "t5", "--min-frequency", "3", "--output", "none", "none.txt"],
+                             capture_output=True, text=True)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("--min-frequency is only for --like gpt2", run.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
