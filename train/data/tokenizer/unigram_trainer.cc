@@ -49,7 +49,7 @@ double digamma(double x) {
          square * (1.0 / 24 - square * (7.0 / 960 - square * (31.0 / 8064 - square * 127 / 30720)));
 }
 
-struct Piece {
+struct ScoredPiece {
   std::string text;
   double score = 0;  // log probability
   bool is_character = false;
@@ -189,7 +189,7 @@ class Seeds {
 // Fits the pieces' probabilities to the words, and removes pieces.
 class Fitter {
  public:
-  Fitter(std::vector<Word> words, std::vector<Piece> pieces, int threads)
+  Fitter(std::vector<Word> words, std::vector<ScoredPiece> pieces, int threads)
       : words_(std::move(words)), pieces_(std::move(pieces)), threads_(threads) {}
 
   std::size_t size() const { return pieces_.size(); }
@@ -197,7 +197,7 @@ class Fitter {
   // Keeps `goal` pieces, or all that are not spelled better by others if they are fewer.
   void prune(std::size_t goal);
   // All characters and the best other pieces, `goal` together, by falling score.
-  std::vector<Piece> best(std::size_t goal) const;
+  std::vector<ScoredPiece> best(std::size_t goal) const;
 
  private:
   struct Edge {
@@ -231,14 +231,14 @@ class Fitter {
   }
 
   std::vector<Word> words_;
-  std::vector<Piece> pieces_;
+  std::vector<ScoredPiece> pieces_;
   int threads_;
 };
 
 UnigramModel Fitter::model() const {
   std::vector<std::optional<std::string>> tokens;
   std::vector<double> scores;
-  for (const Piece& piece : pieces_) {
+  for (const ScoredPiece& piece : pieces_) {
     tokens.emplace_back(piece.text);
     scores.push_back(piece.score);
   }
@@ -272,7 +272,7 @@ void Fitter::fit() {
   const UnigramModel now = model();
   const auto expected =
       sum<double>([&](const Word& word, std::vector<double>& sums) { expect(now, word, sums); });
-  std::vector<Piece> kept;
+  std::vector<ScoredPiece> kept;
   double total = 0;
   for (std::size_t id = 0; id < pieces_.size(); ++id) {
     if (expected[id] < kLeastExpected && !pieces_[id].is_character) continue;
@@ -280,7 +280,7 @@ void Fitter::fit() {
     kept.back().score = std::max(expected[id], kLeastExpected);
     total += kept.back().score;
   }
-  for (Piece& piece : kept) piece.score = digamma(piece.score) - digamma(total);
+  for (ScoredPiece& piece : kept) piece.score = digamma(piece.score) - digamma(total);
   pieces_ = std::move(kept);
 }
 
@@ -345,18 +345,18 @@ void Fitter::prune(std::size_t goal) {
   std::ranges::sort(losses, std::greater<>());
   losses.resize(std::min(losses.size(), goal - std::min(kept, goal)));
   for (const auto& [loss, id] : losses) keep[id] = 1;
-  std::vector<Piece> pieces;
+  std::vector<ScoredPiece> pieces;
   for (std::size_t id = 0; id < pieces_.size(); ++id)
     if (keep[id]) pieces.push_back(std::move(pieces_[id]));
   pieces_ = std::move(pieces);
 }
 
-std::vector<Piece> Fitter::best(std::size_t goal) const {
-  std::vector<Piece> list = pieces_;
-  const auto by_score = [](const Piece& a, const Piece& b) {
+std::vector<ScoredPiece> Fitter::best(std::size_t goal) const {
+  std::vector<ScoredPiece> list = pieces_;
+  const auto by_score = [](const ScoredPiece& a, const ScoredPiece& b) {
     return a.score != b.score ? a.score > b.score : a.text < b.text;
   };
-  std::ranges::sort(list, [&](const Piece& a, const Piece& b) {
+  std::ranges::sort(list, [&](const ScoredPiece& a, const ScoredPiece& b) {
     return a.is_character != b.is_character ? a.is_character : by_score(a, b);
   });
   list.resize(std::min(list.size(), goal));
@@ -410,7 +410,7 @@ std::shared_ptr<const ComposedTokenizer> UnigramTrainer::train() const {
   const auto characters = characters_of(words, goal / 4);
   words = without_other_characters(words, characters);
 
-  std::vector<Piece> pieces;
+  std::vector<ScoredPiece> pieces;
   double total = 0;
   const auto add = [&](std::string_view text, std::int64_t weight, bool is_character) {
     pieces.push_back({std::string(text), static_cast<double>(weight), is_character});
@@ -418,7 +418,7 @@ std::shared_ptr<const ComposedTokenizer> UnigramTrainer::train() const {
   };
   for (const auto& [character, count] : characters) add(character, count, true);
   for (const auto& [weight, text] : Seeds(words).find(kMostSeeds)) add(text, weight, false);
-  for (Piece& piece : pieces) piece.score = std::log(piece.score / total);
+  for (ScoredPiece& piece : pieces) piece.score = std::log(piece.score / total);
 
   Fitter fitter(std::move(words), std::move(pieces), options_.threads);
   const std::size_t enough = static_cast<std::size_t>(kSpare * static_cast<double>(goal));
@@ -439,7 +439,7 @@ std::shared_ptr<const ComposedTokenizer> UnigramTrainer::train() const {
     model.scores.push_back(0);
     model.added.push_back({.content = token});
   }
-  for (Piece& piece : fitter.best(goal)) {
+  for (ScoredPiece& piece : fitter.best(goal)) {
     model.tokens.emplace_back(std::move(piece.text));
     model.scores.push_back(piece.score);
   }
