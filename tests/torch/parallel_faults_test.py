@@ -12,7 +12,7 @@ from torch import nn
 import ranks
 from shoal.torch import parallel as smp
 
-DEADLINE = 5.0  # seconds, of the process groups
+DEADLINE = 10.0  # seconds, of the process groups. In a good step too, the ranks of a busy machine must keep to it.
 RANKS = 4
 
 
@@ -89,7 +89,7 @@ class Faults(unittest.TestCase):
                 text, took = value
                 self.assertRegex(text, rf"\brank {victim}\b")
                 self.assertIn("DistBackendError", text)
-                self.assertLess(took, DEADLINE + 2, text)
+                self.assertLess(took, 2 * DEADLINE, text)  # one deadline, not two in a row
 
     def killed(self, config, victims):
         for victim in victims:
