@@ -77,7 +77,9 @@ nn::GenerationOptions choose_generation(const GenerateOptions& options, const Mo
     how.stop_tokens.push_back(*end);
   if (options.no_stop) how.stop_tokens.clear();
   std::vector<std::string> stops = stop_strings(fields, source);
-  std::erase(stops, "");
+  SHOAL_CHECK(
+      std::ranges::count(stops, "") == 0,
+      "an empty stop string, which every text contains; give --stop a text, or leave it out");
   if (!stops.empty())
     how.ends = [&tokenizer, stops = std::move(stops)](std::span<const TokenId> tokens) {
       const std::string text = tokenizer.decode(tokens);

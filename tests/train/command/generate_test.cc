@@ -138,6 +138,8 @@ TEST(Generate, StopStringsEndTheText) {
       directory.text({{"max_new_tokens", 16}, {"stop_strings", {"not there", stop}}});
   EXPECT_LT(text.size(), whole.size());
   EXPECT_THAT(text, HasSubstr(stop));
+  EXPECT_THAT(test::error_text([&] { directory.text({{"stop_strings", {"a", ""}}}); }),
+              HasSubstr("an empty stop string"));
 }
 
 TEST(Generate, FilesOfPromptsGiveLinesOfJson) {
