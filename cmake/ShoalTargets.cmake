@@ -1,9 +1,9 @@
 include(GNUInstallDirs)
 
-# With SHOAL_UNITY, each compilation takes 16 sources of the target. The names that sources of one target
+# With SHOAL_UNITY, each compilation takes SIZE sources of the target. The names that sources of one target
 # declare in unnamed namespaces must therefore differ.
-function(shoal_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+function(shoal_batches target size)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
   if(SHOAL_UNITY)
     # GCC takes the sources of a batch for headers, and warns of them wrongly. Other builds show the warnings.
     target_compile_options(${target} PRIVATE -w)
@@ -43,7 +43,7 @@ function(shoal_library name)
   file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${name} ${include_root}/shoal/${name} SYMBOLIC)
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
-    shoal_batches(${target})
+    shoal_batches(${target} 16)
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_settings> ${ARG_PRIVATE_DEPS})
   else()
@@ -117,27 +117,30 @@ function(shoal_program target)
   target_link_libraries(${target} PRIVATE fmt::fmt CLI11::CLI11)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_precompile_headers(${target} REUSE_FROM shoal_program_headers)
-  shoal_batches(${target})
+  shoal_batches(${target} 16)
 endfunction()
 
-# shoal_test(NAME SOURCES ... [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
+# shoal_test(NAME SOURCES ... [APART ...] [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
 # One GoogleTest program a library. Multi-rank tests spawn their own threads or processes
 # (tests/support), so that killing and failing ranks can be tested too. With LAUNCHER it is one
 # test of ctest, not one a case, and that program, which is given this one's path, runs it: cases
 # that share something dear. Status 77 means skipped.
+# APART has the sources that no batch takes (shoal_batches): their names are also another source's.
 # gtest_discover_tests() passes on one variable of ENVIRONMENT and drops the others: a second one goes
 # in ENVIRONMENT_MODIFICATION.
 function(shoal_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;APART;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 200)
   endif()
-  add_executable(${name} ${ARG_SOURCES})
+  add_executable(${name} ${ARG_SOURCES} ${ARG_APART})
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_link_libraries(${name} PRIVATE shoal_settings shoal_test_source_tree ${ARG_DEPS} fmt::fmt
     GTest::gmock GTest::gtest_main)
   # What is measured is the library; a test's own code is compiled for the wait it costs.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_precompile_headers(${name} REUSE_FROM shoal_test_headers)
+  shoal_batches(${name} 8)  # a third of the time of 8 compilations
   if(ARG_LAUNCHER)
     add_test(NAME ${name} COMMAND ${ARG_LAUNCHER} $<TARGET_FILE:${name}>)
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77

@@ -83,10 +83,10 @@ TEST(EmulatedBlocks, OrderIsChosen) {
     const InOrder in_order("mixed");
     std::set<std::vector<unsigned>> seen;
     for (int launch = 0; launch < 20; ++launch) seen.insert(begun());
-    EXPECT_THAT(seen, testing::UnorderedElementsAre(forward, reverse));
+    EXPECT_THAT(seen, ::testing::UnorderedElementsAre(forward, reverse));
   }
   const InOrder in_order("3");
-  EXPECT_THAT(begun(), testing::UnorderedElementsAre(0, 1, 2, 3, 10, 11, 12, 13));
+  EXPECT_THAT(begun(), ::testing::UnorderedElementsAre(0, 1, 2, 3, 10, 11, 12, 13));
   const InOrder unknown("sideways");
   EXPECT_DEATH(begun(), "'sideways' is not mixed, forward, reverse or a number");
 }
