@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "fixture.h"
-#include "golden_model.h"
+#include "golden_head.h"
 #include "parameter_values.h"
 #include "support/golden.h"
 #include "support/temporary_directory.h"
@@ -25,77 +25,17 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Names = std::vector<std::string>;
 
-constexpr std::int64_t kRows = 3;
-
 std::string directory_of(const std::string& name) {
   return testing::golden_path("decoders/" + name);
 }
 
-DecoderHead head_of(const std::string& name) {
-  if (name.ends_with("tokens")) return DecoderHead::token_classification;
-  if (name.ends_with("answers")) return DecoderHead::question_answering;
-  return DecoderHead::sequence_classification;
-}
-
-// A model with the golden weights and the golden batch, whose rows have 11, 8 and 3 tokens.
-struct Golden {
+struct Golden : GoldenHead<HeadedDecoder> {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
                   FixtureMemory where = FixtureMemory::shared)
-      : room(false, 2, where),
-        directory(directory_of(name)),
-        made(make_headed_decoder(read_json_file(directory + "/config.json"), "config.json",
-                                 head_of(name))),
-        model(*made),
-        file(SafetensorsFile::open(directory + "/case.safetensors")) {
-    model.materialize(room.context, dtype);
-    EXPECT_EQ(describe(model.load(directory, assign_values(room.context))), "");
-    allocate_gradients(room.context, model.parameters());
-    input.ids = get("input_ids", DType::i32);
-    input.key_mask = get("attention_mask", DType::u8);
-    input.ends = room.ids({kRows}, {10, 7, 2});
-    numbers = name.ends_with("numbers");
-    if (head_of(name) == DecoderHead::question_answering) {
-      const Tensor starts = testing::on_host(get("start_positions", DType::i32)),
-                   ends = testing::on_host(get("end_positions", DType::i32));
-      std::vector<std::int32_t> both;
-      for (std::int64_t b = 0; b < kRows; ++b) {
-        both.push_back(starts.const_data<std::int32_t>()[b]);
-        both.push_back(ends.const_data<std::int32_t>()[b]);
-      }
-      input.targets = room.ids({kRows, 2}, both);
-    } else {
-      input.targets = get("labels", numbers ? DType::f32 : DType::i32);
-      if (numbers) input.targets = input.targets.reshaped({kRows, 1});
-    }
-    const Tensor targets = testing::on_host(input.targets);
-    for (std::int64_t i = 0; i < targets.count(); ++i)
-      valid += numbers || targets.const_data<std::int32_t>()[i] >= 0;
-    input.loss.loss_scale = 1.0f / static_cast<float>(valid);
-  }
-  Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
-  Tensor logits() { return model.logits(room.context, input); }
-  // Computes the mean loss and its gradients.
-  double step() {
-    for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
-    // transformers' model was in evaluation mode: no dropout before its token classifier.
-    room.context.mode = Mode::evaluate;
-    Tape tape;
-    room.context.tape = &tape;
-    const LossOutput out = model.forward(room.context, input);
-    room.context.tape = nullptr;
-    EXPECT_EQ(out.targets, input.targets.device().is_cpu() ? valid : -1);
-    tape.backward(room.context, out.loss);
-    return room.context.read(out.loss_sum) / static_cast<double>(valid);
-  }
-
-  Fixture room;
-  std::string directory;
-  std::unique_ptr<HeadedDecoder> made;
-  HeadedDecoder& model;
-  std::shared_ptr<SafetensorsFile> file;
-  ChainInput input;
-  bool numbers = false;
-  std::int64_t valid = 0;
+      : GoldenHead(name, directory_of(name),
+                   make_headed_decoder(read_json_file(directory_of(name) + "/config.json"),
+                                       "config.json", golden_head(name)),
+                   dtype, where) {}
 };
 
 class DecoderHeadGolden : public ::testing::TestWithParam<const char*> {};
@@ -127,7 +67,7 @@ TEST_P(DecoderHeadGolden, DirectoriesAreWrittenAndRead) {
   for (const char* name : {"architectures", "problem_type", "id2label", "label2id",
                            "classifier_dropout", "pad_token_id"})
     EXPECT_EQ(config.value(name, nlohmann::json()), theirs.value(name, nlohmann::json())) << name;
-  const auto again = make_headed_decoder(config, "config.json", head_of(GetParam()));
+  const auto again = make_headed_decoder(config, "config.json", golden_head(GetParam()));
   again->materialize(golden.room.context, DType::f32);
   EXPECT_EQ(describe(again->load(made.path(), assign_values(golden.room.context))), "");
   EXPECT_TRUE(close_in_norm("logits", again->logits(golden.room.context, golden.input),
@@ -147,9 +87,9 @@ TEST_P(DecoderHeadGolden, PaddingChangesNoScore) {
     if (same.shape().rank() == 3) same = same.narrowed(1, 0, length);
     EXPECT_TRUE(close_in_norm("a row alone", own, same, 2e-6)) << row;
   }
-  std::vector<std::int32_t> other(ids, ids + kRows * 11);
+  std::vector<std::int32_t> other(ids, ids + kGoldenTexts * 11);
   std::fill(other.begin() + 22 + 3, other.end(), 9);
-  golden.input.ids = golden.room.ids({kRows, 11}, other);
+  golden.input.ids = golden.room.ids({kGoldenTexts, 11}, other);
   const Tensor filled = golden.logits();
   const Tensor before = padded.narrowed(0, 2, 1), after = filled.narrowed(0, 2, 1);
   const std::int64_t compared = before.shape().rank() == 3 ? 3 * before.shape()[2] : before.count();
@@ -189,15 +129,16 @@ TEST_P(DecoderDirectories, AreReportedAsTransformersDoes) {
   EXPECT_EQ(ShardedSafetensors::open(made.path()).names(), report["names"].get<Names>());
   for (const char* head : {"classes", "numbers", "tokens", "answers"}) {
     if (!report.contains(head)) {
-      EXPECT_THROW((void)make_headed_decoder(config, "config.json", head_of(head)), Error) << head;
+      EXPECT_THROW((void)make_headed_decoder(config, "config.json", golden_head(head)), Error)
+          << head;
       continue;
     }
-    const auto model = make_headed_decoder(config, "config.json", head_of(head));
+    const auto model = make_headed_decoder(config, "config.json", golden_head(head));
     model->materialize(room.context, DType::f32);
     LoadReport ours = model->load(made.path(), assign_values(room.context));
     std::ranges::sort(ours.missing);
     Names missing = report[head]["missing"], unexpected = report[head]["unexpected"];
-    if (family != "gpt2" && head_of(head) == DecoderHead::question_answering) {
+    if (family != "gpt2" && golden_head(head) == DecoderHead::question_answering) {
       std::erase_if(missing, [](const auto& one) { return one.starts_with("transformer."); });
       std::erase_if(unexpected, [](const auto& one) { return one.starts_with("model."); });
     }
@@ -224,7 +165,7 @@ TEST(DecoderHead, EndsAreChecked) {
       close_in_norm("of a whole row", last.narrowed(0, 0, 1), scores.narrowed(0, 0, 1), 1e-6));
   EXPECT_FALSE(
       close_in_norm("of a padded row", last.narrowed(0, 2, 1), scores.narrowed(0, 2, 1), 1e-3));
-  golden.input.ends = golden.room.ids({kRows}, {10, 11, 2});
+  golden.input.ends = golden.room.ids({kGoldenTexts}, {10, 11, 2});
   EXPECT_THROW((void)golden.logits(), Error);
 }
 

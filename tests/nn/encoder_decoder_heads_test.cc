@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fixture.h"
-#include "golden_model.h"
+#include "golden_head.h"
 #include "parameter_values.h"
 #include "support/error_text.h"
 #include "support/golden.h"
@@ -22,79 +22,23 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-constexpr std::int64_t kTexts = 3;
-
 std::string golden_directory(const std::string& name) {
   return testing::golden_path("encoder_decoder_heads/" + name);
-}
-
-DecoderHead golden_head(const std::string& name) {
-  if (name.ends_with("tokens")) return DecoderHead::token_classification;
-  if (name.ends_with("answers")) return DecoderHead::question_answering;
-  return DecoderHead::sequence_classification;
 }
 
 EncoderDecoderConfig golden_config(const std::string& name) {
   return EncoderDecoderConfig::from_file(golden_directory(name) + "/config.json");
 }
 
-// A model with the golden weights and the golden batch, whose rows have 11, 8 and 3 tokens.
-struct Golden {
+struct Golden : GoldenHead<HeadedEncoderDecoder> {
   explicit Golden(const std::string& name, DType dtype = DType::f32,
                   FixtureMemory where = FixtureMemory::shared)
-      : room(false, 2, where),
-        directory(golden_directory(name)),
-        model(golden_config(name), golden_head(name)),
-        file(SafetensorsFile::open(directory + "/case.safetensors")) {
-    model.materialize(room.context, dtype);
-    EXPECT_EQ(describe(model.load(directory, assign_values(room.context))), "");
-    allocate_gradients(room.context, model.parameters());
-    input.ids = get("input_ids", DType::i32);
-    input.key_mask = get("attention_mask", DType::u8);
+      : GoldenHead(name, golden_directory(name),
+                   std::make_unique<HeadedEncoderDecoder>(golden_config(name), golden_head(name)),
+                   dtype, where) {
     input.decoder_ids =
         room.reachable(shifted_right(testing::on_host(input.ids), model.config(), *host));
-    input.ends = room.ids({kTexts}, {10, 7, 2});
-    const bool numbers = name.ends_with("numbers");
-    if (golden_head(name) == DecoderHead::question_answering) {
-      const Tensor starts = testing::on_host(get("start_positions", DType::i32)),
-                   ends = testing::on_host(get("end_positions", DType::i32));
-      std::vector<std::int32_t> both;
-      for (std::int64_t b = 0; b < kTexts; ++b) {
-        both.push_back(starts.const_data<std::int32_t>()[b]);
-        both.push_back(ends.const_data<std::int32_t>()[b]);
-      }
-      input.targets = room.ids({kTexts, 2}, both);
-    } else {
-      input.targets = get("labels", numbers ? DType::f32 : DType::i32);
-      if (numbers) input.targets = input.targets.reshaped({kTexts, 1});
-    }
-    const Tensor targets = testing::on_host(input.targets);
-    for (std::int64_t i = 0; i < targets.count(); ++i)
-      valid += numbers || targets.const_data<std::int32_t>()[i] >= 0;
-    input.loss.loss_scale = 1.0f / static_cast<float>(valid);
   }
-  Tensor get(const std::string& name, DType dtype) { return room.cast(file->tensor(name), dtype); }
-  Tensor logits() { return model.logits(room.context, input); }
-  // Computes the mean loss and its gradients.
-  double step() {
-    for (Parameter* parameter : model.parameters()) parameter->clear_gradient();
-    room.context.mode = Mode::evaluate;  // as transformers' model: without dropout
-    Tape tape;
-    room.context.tape = &tape;
-    const LossOutput out = model.forward(room.context, input);
-    room.context.tape = nullptr;
-    EXPECT_EQ(out.targets, input.targets.device().is_cpu() ? valid : -1);
-    tape.backward(room.context, out.loss);
-    return room.context.read(out.loss_sum) / static_cast<double>(valid);
-  }
-
-  std::unique_ptr<MemoryResource> host = make_host_memory();
-  Fixture room;
-  std::string directory;
-  HeadedEncoderDecoder model;
-  std::shared_ptr<SafetensorsFile> file;
-  ChainInput input;
-  std::int64_t valid = 0;
 };
 
 class EncoderDecoderHeadGolden : public ::testing::TestWithParam<const char*> {};
