@@ -236,6 +236,7 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
   SHOAL_CHECK(0 <= first && first <= last && last < chain.units(),
               "units [{}, {}) of a chain of {}, whose last is the head", first, last,
               chain.units());
+  first = std::max(first, std::min(chain.first_unit(input), last));
   // The next unit; the head follows the last block.
   const auto after = [&chain, last](int unit) {
     return unit + 1 < last || last == chain.units() - 1 ? unit + 1 : -1;
@@ -283,7 +284,8 @@ ScoredOutput score_head(Context& context, Chain& chain, ResidualStream stream,
                         const ChainInput& input, UnitObserver* observer) {
   SHOAL_CHECK(!context.tape && !context.training(), "scores are of evaluation");
   const ObservedUnit observed(context, observer, chain.units() - 1, -1, -1);
-  ScoredOutput out{chain.forward_head(context, stream, input), {}};
+  ScoredOutput out;
+  if (!input.decoding) out.loss = chain.forward_head(context, stream, input);
   out.logits = chain.head_logits(context, std::move(stream), input);
   return out;
 }

@@ -40,6 +40,8 @@ struct ResidualStream {
   Value norm(Context& context, NormLike& norm);
 };
 
+struct Decoding;
+
 // One microbatch.
 struct ChainInput {
   Tensor ids;  // i32 [B, T]
@@ -67,6 +69,7 @@ struct ChainInput {
   // For encoder-decoders, where ids and key_mask are the encoder's: the decoder's ids i32 [B, T]
   // (shifted_right()), and optionally which of them are visible, as key_mask.
   Tensor decoder_ids{}, decoder_mask{};
+  Decoding* decoding = nullptr;  // evaluation that generates texts token by token (decoding.h)
   // The tensors with a leading dimension B, for callers that slice or copy inputs.
   std::array<Tensor*, 9> tensors() {
     return {&ids,       &targets,   &key_mask,    &token_types, &ends,
@@ -92,6 +95,8 @@ class Chain : public Module {  // for a custom model, see Sequential
   // Modules whose parameters the unit reads. A tied parameter is read by two units.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
+  // The first unit that has work to do, with ChainInput::decoding.
+  virtual int first_unit(const ChainInput& /*input*/) const { return 0; }
   // Lengths of the hidden states that enter `unit` > 0 (ResidualStream::carried()).
   virtual std::vector<std::int64_t> lengths(int unit, const ChainInput& input) const;
   // True if the head computes positions independently, so that it can use target_rows.
@@ -128,9 +133,10 @@ class UnitObserver {
   virtual void after_backward(int unit) noexcept = 0;
 };
 
-// Runs units [first, last), without the head. With checkpoint_group > 0, each group of that many
-// consecutive units keeps only its input (checkpoint()); unit 0 is not checkpointed, since its
-// input is ids. `chain` and everything `input` refers to must outlive the tape.
+// Runs units [first, last), without the head, from Chain::first_unit() on. With checkpoint_group >
+// 0, each group of that many consecutive units keeps only its input (checkpoint()); unit 0 is not
+// checkpointed, since its input is ids. `chain` and everything `input` refers to must outlive the
+// tape.
 ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
                              ResidualStream stream, const ChainInput& input,
                              int checkpoint_group = 0, UnitObserver* observer = nullptr);
@@ -138,7 +144,7 @@ ResidualStream forward_units(Context& context, Chain& chain, int first, int last
 LossOutput forward_head(Context& context, Chain& chain, int first, ResidualStream stream,
                         const ChainInput& input, int checkpoint_group = 0,
                         UnitObserver* observer = nullptr);
-// Like forward_head(), in evaluation, and also returns the scores.
+// Like forward_head(), in evaluation, and also returns the scores. No loss with input.decoding.
 struct ScoredOutput {
   LossOutput loss;
   Tensor logits;

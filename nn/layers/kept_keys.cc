@@ -1,4 +1,5 @@
 // Keys and values that generation keeps between calls.
+#include "shoal/nn/layers/decoding.h"
 #include "shoal/nn/layers/functional_internal.h"
 #include "shoal/runtime/base/error.h"
 
@@ -26,6 +27,25 @@ void select_rows(Context& context, KeyValueCache& cache, std::span<const std::in
     cache.entries = selected_rows(context, cache.entries, rows, cache.length);
 }
 
+void Decoding::serve(int block, AttentionInput& self, AttentionInput& cross) {
+  Block& kept = blocks[block];
+  kept.self.capacity = capacity;
+  kept.self.length = position;
+  self.cache = &kept.self;
+  cross.encoded_keys = &kept.cross;
+}
+
+void Decoding::select(Context& context, std::span<const std::int64_t> rows,
+                      std::span<const std::int64_t> texts) {
+  for (auto& [number, block] : blocks) {
+    select_rows(context, block.self, rows);
+    EncodedKeys& cross = block.cross;
+    if (!cross.keys.defined() || std::ssize(texts) == cross.keys.shape()[0]) continue;
+    for (Tensor* tensor : {&cross.keys, &cross.values})
+      *tensor = selected_rows(context, *tensor, texts);
+  }
+}
+
 KeysAndValues keys_and_values(const AttentionInput& input,
                               const std::function<KeysAndValues()>& compute) {
   EncodedKeys* const kept = input.encoded_keys;
@@ -42,11 +62,11 @@ Value attend_to(Context& context, const Value& queries, const KeysAndValues& see
   const Shape &in = queries.tensor.shape(), &keys = seen.keys.tensor.shape();
   if (!input.encoded_keys || in[0] == keys[0])
     return attention(context, queries, seen.keys, seen.values, options);
-  SHOAL_CHECK(keys[0] > 0 && in[0] % keys[0] == 0 && in[1] == 1,
+  SHOAL_CHECK(keys[0] > 0 && in[0] % keys[0] == 0,
               "attention: queries {} do not divide among the kept keys {}", to_string(in),
               to_string(keys));
   // Rows with the same keys are queries of one row, so the keys need no copies.
-  const Value joined{queries.tensor.reshaped({keys[0], in[0] / keys[0], in[2]})};
+  const Value joined{queries.tensor.reshaped({keys[0], in[0] / keys[0] * in[1], in[2]})};
   return Value{attention(context, joined, seen.keys, seen.values, options).tensor.reshaped(in)};
 }
 

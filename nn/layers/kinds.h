@@ -66,7 +66,7 @@ struct KeyValueCache {
 };
 
 // Keys and values of one block's cross-attention, for generation. The first call fills them. In
-// later calls x may have n·B rows of one position: rows [n·b, n·b + n) see the keys of row b.
+// later calls x may have n·B rows: rows [n·b, n·b + n) see the keys of row b.
 struct EncodedKeys {
   Tensor keys, values;  // [B, S, W]
 };

@@ -136,7 +136,7 @@ void ParallelModel::make_state() {
 ChainStageOptions ParallelModel::stage_options() const {
   ChainStageOptions options{.checkpoint_group = plan().activations.checkpoint_group};
   if (split_ == ActivationSplit::sequence) {
-    options.sequence_parts = mesh_.shape().tp;
+    options.sequence_parts = position_parts();
     options.sequence_part = mesh_.place().tp;
   }
   return options;

@@ -63,6 +63,8 @@ class ParallelModel {
   // Number of parts that each microbatch's rows are divided into, and the index of this rank's
   // part. With tensor parallelism and no prescaled_batch, the ranks of a tp group share the rows.
   int batch_parts() const { return batch_parts_; }
+  // Parts of the positions of a sample, which must divide them.
+  int position_parts() const { return split_ == ActivationSplit::sequence ? mesh_.shape().tp : 1; }
   int batch_part() const { return batch_part_; }
 
   // Forward and backward of the plan's number of microbatches. Afterwards gradients are sums over

@@ -205,7 +205,7 @@ Tensor ChainStage::forward(int index, Tensor input) {
       out = std::move(scored.loss);
       logits_[static_cast<std::size_t>(index)] = std::move(scored.logits);
     }
-    losses_.push_back(out.loss_sum);
+    if (out.loss_sum.defined()) losses_.push_back(out.loss_sum);
     targets_ += out.targets;
     record.outputs = {out.loss};  // one element; backward starts from it
   } else {

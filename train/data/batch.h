@@ -32,10 +32,9 @@ struct Batch {
   // - i32 [B, T2], a second sequence (summarization, translation): what the decoder predicts;
   // - f32 [B, n]: values of whole samples, NaN where missing.
   Tensor labels;
-  Tensor attention_mask;     // [B, T] u8; undefined: every position counts
-  Tensor token_type_ids;     // [B, T] i32; undefined: all 0
-  Tensor sequences;          // [B, n] i32, as in nn::ChainInput; undefined: each row is one text
-  Tensor decoder_input_ids;  // [B, T2] i32; undefined: the model shifts the labels
+  Tensor attention_mask;  // [B, T] u8; undefined: every position counts
+  Tensor token_type_ids;  // [B, T] i32; undefined: all 0
+  Tensor sequences;       // [B, n] i32, as in nn::ChainInput; undefined: each row is one text
   SampleOrdinals ordinals;
   std::int64_t rows = 0;  // B; 0: this Batch was never filled
 };

@@ -69,13 +69,11 @@ nn::ChainInput EncoderDecoderTask::chain_input(const Batch& batch, MemoryResourc
               "sequences");
   const std::int64_t rows = batch.input_ids.shape()[0], length = batch.input_ids.shape()[1];
   check_length("source", length, "max_source_length");
-  const Tensor& ids = batch.decoder_input_ids;
   nn::ChainInput input;
   input.ids = batch.input_ids;
   input.key_mask = mask_as_lengths(batch.attention_mask, memory);
   input.targets = batch.labels;
-  if (!input.targets.defined())
-    input.targets = no_targets(rows, ids.defined() ? ids.shape()[1] : length, memory);
+  if (!input.targets.defined()) input.targets = no_targets(rows, length, memory);
   const Shape& targets = input.targets.shape();
   SHOAL_CHECK(targets.rank() == 2 && targets[0] == rows && input.targets.dtype() == DType::i32,
               "an encoder-decoder takes labels i32 [{}, T], but the batch has {} {}", rows,
@@ -85,11 +83,7 @@ nn::ChainInput EncoderDecoderTask::chain_input(const Batch& batch, MemoryResourc
   for (std::int64_t i = 0; i < input.targets.count(); ++i)
     SHOAL_CHECK(labels[i] < vocabulary(), "label {} of row {} is outside the vocabulary of {}",
                 labels[i], i / targets[1], vocabulary());
-  input.decoder_ids =
-      ids.defined() ? ids : nn::shifted_right(input.targets, model_.config(), memory);
-  SHOAL_CHECK(input.decoder_ids.shape() == targets, "decoder_input_ids {} for labels {}",
-              to_string(input.decoder_ids.shape()), to_string(targets));
-  kernels::check::ids("embedding", input.decoder_ids, vocabulary());
+  input.decoder_ids = nn::shifted_right(input.targets, model_.config(), memory);
   return input;
 }
 

@@ -20,8 +20,7 @@ void save_tokenizer_of(const Tokenizer* tokenizer, const nn::EncoderDecoderConfi
                        const std::string& directory);
 
 // Batch::labels are the target's ids, i32 [B, T], of another length than input_ids. The decoder
-// reads Batch::decoder_input_ids or, without them, the labels shifted by one (nn::shifted_right()).
-// Undefined labels: no targets.
+// reads the labels shifted by one (nn::shifted_right()). Undefined labels: no targets.
 class EncoderDecoderTask final : public Task {
  public:
   // Saves `tokenizer`, if any, beside the weights.

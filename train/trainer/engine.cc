@@ -407,25 +407,33 @@ bool Engine::runs_whole_model() {
   return !split;
 }
 
+std::vector<Microbatch> Engine::cut(std::span<const Batch> batches) const {
+  return cut_batches(task_, batches, 0, {}, batch_cut(), parts_.trainer.host());
+}
+
 LossSums Engine::evaluate(std::span<const Batch> batches, const Scores& scores) {
+  const BatchCut cut = batch_cut();
+  const auto pieces = static_cast<std::size_t>(cut.pieces);
+  PieceScores take;
+  if (scores)
+    take = [&](std::size_t i, const Tensor& rows) {
+      if (i / pieces >= batches.size()) return;
+      const Batch& batch = batches[i / pieces];
+      const std::int64_t first = cut.first_row(static_cast<std::int64_t>(i % pieces), batch.rows);
+      const std::int64_t given = std::min(cut.rows_of_part(batch.rows), batch.rows - first);
+      if (given > 0) scores(i / pieces, first, rows.narrowed(0, 0, given));
+    };
+  return evaluate(this->cut(batches), take);
+}
+
+LossSums Engine::evaluate(std::span<const Microbatch> microbatches, const PieceScores& scores) {
   SHOAL_CHECK(!scores || !task_unit_, "{} is no chain of units, which predictions need",
               task_.describe());
-  const BatchCut cut = batch_cut();
-  const std::vector<Microbatch> microbatches =
-      cut_batches(task_, batches, 0, {}, cut, parts_.trainer.host());
   std::vector<Tensor> logits;
   const parallel::StageLoss loss =
       mesh_.guarded([&] { return model_->evaluate_own(microbatches, scores ? &logits : nullptr); });
-  const auto pieces = static_cast<std::size_t>(cut.pieces);
-  for (std::size_t i = 0; i < logits.size() && i / pieces < batches.size(); ++i) {
-    const Batch& batch = batches[i / pieces];
-    const std::int64_t first = cut.first_row(static_cast<std::int64_t>(i % pieces), batch.rows);
-    // cut_batches() added the other rows.
-    const std::int64_t given = std::min(cut.rows_of_part(batch.rows), batch.rows - first);
-    if (given <= 0) continue;
-    scores(i / pieces, first,
-           scores_on_host(context_, logits[i].narrowed(0, 0, given), parts_.trainer.host()));
-  }
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    scores(i, scores_on_host(context_, logits[i], parts_.trainer.host()));
   return {loss.sum, static_cast<double>(loss.targets)};
 }
 

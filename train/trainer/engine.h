@@ -71,8 +71,8 @@ class Engine {
   std::optional<parallel::ReducerStatistics> reduced() const;
   // Of this rank's offloaded activations; nullopt without offloading. Replays are not counted.
   std::optional<parallel::OffloadStatistics> offloaded() const;
-  nn::Context& context() { return context_; }              // that of the model's kernels
-  int position_parts() const { return mesh_.shape().tp; }  // must divide a sample's positions
+  nn::Context& context() { return context_; }                      // that of the model's kernels
+  int position_parts() const { return model_->position_parts(); }  // divide those of a sample
   bool has_pipeline() const { return mesh_.shape().pp > 1; }
   // Time of a step by phase. Phases are unknown on a device, which runs asynchronously to the host.
   StepClock& clock() { return clock_; }
@@ -94,6 +94,12 @@ class Engine {
   // Returns this rank's contribution to the sums over all ranks. `scores`, unless empty, is called
   // for each row on one of the ranks that read it. Either every rank passes `scores` or none does.
   LossSums evaluate(std::span<const Batch> batches, const Scores& scores);
+  // The same in two parts, for callers that change the microbatches: batch_cut().pieces of each
+  // batch, then those that fill up. `scores` gets those of a microbatch's own rows, filling too.
+  std::vector<parallel::Microbatch> cut(std::span<const Batch> batches) const;
+  BatchCut batch_cut() const;
+  using PieceScores = std::function<void(std::size_t microbatch, const Tensor& scores)>;
+  LossSums evaluate(std::span<const parallel::Microbatch> microbatches, const PieceScores& scores);
 
   // --- checkpoints -----------------------------------------------------------------------------
   // True: every rank writes a part of a checkpoint; false: rank 0 writes all of it.
@@ -117,7 +123,6 @@ class Engine {
   void build();
   void overlap_forward(parallel::ReducerOptions& options);
   bool leaves_out_padding() const;
-  BatchCut batch_cut() const;
   std::vector<parallel::Microbatch> inputs(const StepWork& work);
   void compute(const StepWork& work, std::span<const parallel::Microbatch> microbatches,
                nn::StepOptions update, StepDone& done);

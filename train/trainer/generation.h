@@ -17,7 +17,6 @@ struct GenerationPlace {
   nn::EncoderDecoder* model = nullptr;  // of the engine's task
   MemoryResource* host = nullptr;
   std::int64_t batch_rows = 1;  // limit of the rows of a batch
-  std::int64_t positions = 0;   // limit of the decoder's
 };
 
 // The generated ids of row `row` of batches[batch].
@@ -29,9 +28,9 @@ using TakeText =
 // on the layout and the batches only by rounding. Collective if engine->evaluates_together().
 // Throws invalid_argument for several texts of a sample, and for texts of no tokens.
 //
-// If engine->runs_whole_model(), each rank generates with a key-value cache. Otherwise each new
-// token is an evaluation of the whole input for each beam: T tokens with B beams cost T * B forward
-// passes, and the rank with the head holds the scores of all positions, f32 [rows, T, vocabulary].
+// If engine->runs_whole_model(), each rank generates by itself. Otherwise the ranks evaluate each
+// new token of all texts together, and each keeps the keys and values of its blocks. Texts that
+// have ended are computed on until all of a batch have.
 void generate_texts(const GenerationPlace& place, std::span<const Batch> batches,
                     const nn::GenerationOptions& options, const TakeText& take);
 

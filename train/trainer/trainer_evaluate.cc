@@ -53,8 +53,7 @@ Trainer::Impl::Evaluated Trainer::Impl::run_over(const std::shared_ptr<const Dat
   const GenerationPlace generates{.engine = engine.get(),
                                   .model = parts.task->generator(),
                                   .host = &parts.host(),
-                                  .batch_rows = batch_size,
-                                  .positions = parts.task->positions()};
+                                  .batch_rows = batch_size};
   SHOAL_CHECK(!parts.generation || generates.model != nullptr, "{} generates no text",
               parts.task->describe());
   double sums[] = {0, 0};  // loss, targets

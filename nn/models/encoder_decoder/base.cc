@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/layers/decoding.h"
 #include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
@@ -22,6 +23,9 @@ std::unique_ptr<EmbeddingLike> make_embedding(const EncoderDecoderConfig& config
                                      static_cast<float>(config.initializer),
                                      cold ? config.pad_token_id.value_or(-1) : -1);
 }
+
+// Only the decoder's units still have work to do.
+bool has_encoded(const ChainInput& input) { return input.decoding && input.decoding->encoded; }
 
 // The decoder's activations hold the same share of its positions as the encoder's do of the ids'.
 class DecoderPositions {
@@ -112,8 +116,12 @@ std::vector<Module*> EncoderDecoderBase::unit_modules(int unit) const {
 
 std::vector<std::int64_t> EncoderDecoderBase::lengths(int unit, const ChainInput& input) const {
   const std::int64_t ids = input.ids.shape()[1];
-  if (unit <= border()) return {ids};
+  if (unit <= border() || has_encoded(input)) return {ids};
   return {input.decoder_ids.shape()[1], ids};
+}
+
+int EncoderDecoderBase::first_unit(const ChainInput& input) const {
+  return has_encoded(input) ? border() : 0;
 }
 
 ResidualStream EncoderDecoderBase::forward_unit(Context& context, int unit, ResidualStream stream,
@@ -124,18 +132,21 @@ ResidualStream EncoderDecoderBase::forward_unit(Context& context, int unit, Resi
     return encoder->block(unit - 1).forward(context, std::move(stream),
                                             {.key_mask = input.key_mask}, {});
   if (unit == border()) {
-    Value encoded = encoder->finish(context, std::move(stream));
+    std::optional<Value> encoded;
+    if (!has_encoded(input)) encoded = encoder->finish(context, std::move(stream));
     const DecoderPositions positions(context, input);
-    return {(*decoder)->embeddings().forward(context, *shared, input.decoder_ids, 0),
+    return {(*decoder)->embeddings().forward(context, *shared, input.decoder_ids,
+                                             input.decoding ? input.decoding->position : 0),
             std::nullopt,
             {},
             std::move(encoded)};
   }
   const DecoderPositions positions(context, input);
-  ResidualStream out = (*decoder)
-                           ->block(unit - border() - 1)
-                           .forward(context, std::move(stream), {.key_mask = input.decoder_mask},
-                                    {.key_mask = input.key_mask});
+  const int number = unit - border() - 1;
+  AttentionInput self{.key_mask = input.decoder_mask}, cross{.key_mask = input.key_mask};
+  if (input.decoding) input.decoding->serve(number, self, cross);
+  ResidualStream out =
+      (*decoder)->block(number).forward(context, std::move(stream), self, std::move(cross));
   // A later sum would draw dropout with the encoder's positions.
   if (positions.differ()) return ResidualStream::of(std::move(out).carried(context));
   return out;

@@ -27,13 +27,14 @@ class EncoderDecoderBase : public Chain {
   // The loss of a batch: ids and key_mask are the encoder's, decoder_ids the decoder's; the head
   // says what the targets are. Resets the random coordinates with begin_forward().
   LossOutput forward(Context& context, const ChainInput& input);
-  // The head's scores. Evaluate mode, without a tape.
+  // The head's scores. Evaluate mode, without a tape. With input.decoding, those of the newest ids.
   Tensor logits(Context& context, const ChainInput& input);
 
   int units() const override { return border() + (decoder ? (*decoder)->blocks() + 2 : 1); }
   std::string unit_name(int unit) const override;
   std::vector<Module*> unit_modules(int unit) const override;
   std::int64_t channels() const override { return config_.d_model; }
+  int first_unit(const ChainInput& input) const override;
   std::vector<std::int64_t> lengths(int unit, const ChainInput& input) const override;
   ResidualStream forward_unit(Context& context, int unit, ResidualStream stream,
                               const ChainInput& input) override;

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "shoal/nn/layers/decoding.h"
+#include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/generation/loop.h"
 #include "shoal/runtime/base/error.h"
@@ -12,22 +14,43 @@ namespace {
 
 class EncodedRows final : public TextRows {
  public:
-  EncodedRows(EncoderDecoder& model, EncoderDecoderCache cache, std::vector<std::int32_t> starts)
-      : model_(model), cache_(std::move(cache)), starts_(std::move(starts)) {}
-  Tensor begin(Context& context) override { return append(context, starts_); }
+  EncodedRows(Context& context, EncoderDecoder& model, const Tensor& ids, const Tensor& key_mask,
+              std::int64_t capacity)
+      : model_(model), decoding_{.capacity = capacity} {
+    input_.ids = ids;
+    input_.key_mask = context.to_device(key_mask);
+    input_.decoding = &decoding_;
+  }
+  Tensor begin(Context& context) override {
+    const std::vector<std::int32_t> starts(static_cast<std::size_t>(input_.ids.shape()[0]),
+                                           start_id(model_));
+    return scores(context, starts);
+  }
   Tensor append(Context& context, std::span<const std::int32_t> tokens) override {
-    return model_.decode(
-        context, context.upload(tokens.data(), {std::ssize(tokens), 1}, DType::i32), cache_);
+    ++decoding_.position;
+    return scores(context, tokens);
   }
   void select(Context& context, std::span<const std::int64_t> rows,
               std::span<const std::int64_t> texts) override {
-    cache_.select(context, rows, texts);
+    decoding_.select(context, rows, texts);
+    Tensor& mask = input_.key_mask;
+    if (mask.defined() && mask.shape()[0] != std::ssize(texts))
+      mask = selected_rows(context, mask, texts);
   }
 
  private:
+  Tensor scores(Context& context, std::span<const std::int32_t> tokens) {
+    const std::int64_t rows = std::ssize(tokens);
+    input_.decoder_ids = context.upload(tokens.data(), {rows, 1}, DType::i32);
+    if (decoding_.encoded) input_.ids = input_.decoder_ids;
+    const Tensor logits = model_.logits(context, input_);
+    decoding_.encoded = true;
+    return logits.reshaped({rows, model_.config().vocab_size});
+  }
+
   EncoderDecoder& model_;
-  EncoderDecoderCache cache_;
-  std::vector<std::int32_t> starts_;
+  Decoding decoding_;
+  ChainInput input_;
 };
 
 void take(const EncoderDecoder& model, const char* name, std::optional<std::int32_t>& id) {
@@ -66,10 +89,9 @@ std::vector<std::vector<std::int32_t>> generate(Context& context, EncoderDecoder
   if (samples == 0 || how.max_new_tokens == 0)
     return std::vector<std::vector<std::int32_t>>(
         samples * static_cast<std::size_t>(how.num_return_sequences));
-  const std::int32_t start = start_id(model);
-  EncodedRows rows(model, model.encode(context, ids, key_mask, how.max_new_tokens),
-                   std::vector<std::int32_t>(samples, start));
-  return generate_tokens(context, rows, std::vector<std::vector<std::int32_t>>(samples, {start}),
+  EncodedRows rows(context, model, ids, key_mask, how.max_new_tokens);
+  return generate_tokens(context, rows,
+                         std::vector<std::vector<std::int32_t>>(samples, {start_id(model)}),
                          model.config().vocab_size, how, numbers);
 }
 

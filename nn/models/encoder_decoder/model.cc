@@ -5,7 +5,6 @@
 
 #include "shoal/nn/layers/functional_internal.h"
 #include "shoal/nn/layers/lm_head.h"
-#include "shoal/nn/models/inference.h"
 #include "shoal/runtime/base/error.h"
 
 namespace shoal::nn {
@@ -45,54 +44,6 @@ Tensor EncoderDecoder::head_logits(Context& context, ResidualStream stream,
                                    const ChainInput& input) {
   const Value hidden = hidden_states(context, std::move(stream), input);
   return head->logits(context, scaled_for_head(context, hidden).tensor);
-}
-
-EncoderDecoderCache EncoderDecoder::encode(Context& context, const Tensor& ids,
-                                           const Tensor& key_mask, std::int64_t capacity) {
-  const Inference inference(context);
-  context.begin_forward();
-  ChainInput input;
-  input.ids = ids;
-  input.key_mask = key_mask;
-  EncoderDecoderCache cache;
-  cache.key_mask = context.to_device(key_mask);
-  cache.encoded =
-      encoder->finish(context, forward_units(context, *this, 0, border(), {}, input)).tensor;
-  cache.crosses.resize(static_cast<std::size_t>((*decoder)->blocks()));
-  cache.selves.resize(cache.crosses.size());
-  for (KeyValueCache& layer : cache.selves) layer.capacity = capacity;
-  return cache;
-}
-
-void EncoderDecoderCache::select(Context& context, std::span<const std::int64_t> rows,
-                                 std::span<const std::int64_t> texts) {
-  for (KeyValueCache& self : selves) select_rows(context, self, rows);
-  encoded = {};  // the first decode() has made keys and values of it
-  if (crosses.empty() || std::ssize(texts) == crosses[0].keys.shape()[0]) return;
-  for (EncodedKeys& cross : crosses)
-    for (Tensor* tensor : {&cross.keys, &cross.values})
-      *tensor = selected_rows(context, *tensor, texts);
-  if (key_mask.defined()) key_mask = selected_rows(context, key_mask, texts);
-}
-
-Tensor EncoderDecoder::decode(Context& context, const Tensor& ids, EncoderDecoderCache& cache) {
-  const Inference inference(context);
-  context.begin_forward();
-  SHOAL_CHECK(ids.shape().rank() == 2 && ids.shape()[1] == 1, "decode takes ids [B, 1], not {}",
-              to_string(ids.shape()));
-  const std::int64_t first = cache.selves.empty() ? 0 : cache.selves[0].length;
-  ResidualStream stream{(*decoder)->embeddings().forward(context, *shared, ids, first),
-                        std::nullopt,
-                        {},
-                        Value{cache.encoded}};
-  for (int block = 0; block < (*decoder)->blocks(); ++block) {
-    const auto layer = static_cast<std::size_t>(block);
-    stream = (*decoder)->block(block).forward(
-        context, std::move(stream), {.cache = &cache.selves[layer]},
-        {.key_mask = cache.key_mask, .encoded_keys = &cache.crosses[layer]});
-  }
-  const Value hidden = scaled_for_head(context, (*decoder)->finish(context, std::move(stream)));
-  return head->logits(context, hidden.tensor.reshaped({ids.shape()[0], config().d_model}));
 }
 
 Tensor shifted_right(const Tensor& targets, const EncoderDecoderConfig& config,

@@ -13,30 +13,12 @@
 
 namespace shoal::nn {
 
-// The state of generation for a batch.
-struct EncoderDecoderCache {
-  Tensor encoded, key_mask;           // the encoder's hidden states [B, S, C], and their mask
-  std::vector<KeyValueCache> selves;  // one per block of the decoder, as `crosses`
-  std::vector<EncodedKeys> crosses;
-  // Row r becomes the present row rows[r], and text t (a row of the encoder's) the present text
-  // texts[t]; each text has as many rows, side by side. After the first decode().
-  void select(Context& context, std::span<const std::int64_t> rows,
-              std::span<const std::int64_t> texts);
-};
-
 class EncoderDecoder final : public EncoderDecoderBase {
  public:
   // Names the module tree; call materialize() next.
   explicit EncoderDecoder(const EncoderDecoderConfig& config);
   std::string_view kind() const override { return "EncoderDecoder"; }
   DecoderHead head_kind() const override { return DecoderHead::causal_lm; }
-
-  // Incremental decoding. encode() runs the encoder and makes room for `capacity` ids of the
-  // decoder. decode() appends ids [rows, 1] and returns the logits [rows, V] that follow them; rows
-  // are the B texts, until select() gives each text several.
-  EncoderDecoderCache encode(Context& context, const Tensor& ids, const Tensor& key_mask,
-                             std::int64_t capacity);
-  Tensor decode(Context& context, const Tensor& ids, EncoderDecoderCache& cache);
 
   // Targets i32 [B, T]: what the decoder should predict.
   LossOutput forward_head(Context& context, ResidualStream stream,

@@ -154,7 +154,9 @@ ResidualStream StackBlock::forward(Context& context, ResidualStream stream,
     return attention.forward(context, x, input);
   });
   if (cross_.layer) {
-    const Value encoded = stream.encoded.value();
+    // Kept keys and values stand for it.
+    const bool kept = cross.encoded_keys && cross.encoded_keys->keys.defined();
+    const Value encoded = kept ? Value{} : stream.encoded.value();
     cross.encoded = &encoded;
     run(context, stream, cross_, [&](AttentionLike& attention, const Value& x) {
       return attention.forward(context, x, cross);
