@@ -10,6 +10,8 @@ find_package(ICU REQUIRED COMPONENTS uc i18n)
 find_package(OpenSSL REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+# Highway compiles each kernel for AVX-512, AVX2, SSE4 and any processor. Those with SSSE3 alone are of 2006.
+set_property(TARGET PkgConfig::hwy APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS HWY_DISABLED_TARGETS=HWY_SSSE3)
 
 if(SHOAL_CUDA)
   # sm_80: A100; sm_90a: H100 and H200, with the instructions that only they have; sm_70: V100, which

@@ -26,12 +26,14 @@ function(shoal_json_rows variable)
   set(${variable} "${rows}" PARENT_SCOPE)
 endfunction()
 
-# shoal_library(NAME [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
+# shoal_library(NAME [COLD] [SOURCES ...] [DEPS ...] [PRIVATE_DEPS ...])
 # A library: the folder <NAME>, the target shoal_<name with underscores>, the alias
 # Shoal::<name with underscores>. Its headers are included as "shoal/<NAME>/x.h",
 # and only by targets that link it: each library has an include directory of its own.
+# COLD: nothing in it has to be fast (it waits for files, peers or people), so it is compiled for the wait
+# that it costs.
 function(shoal_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT CMAKE_CURRENT_SOURCE_DIR STREQUAL "${PROJECT_SOURCE_DIR}/${name}")
     message(FATAL_ERROR "shoal_library(${name}) stands in another folder than ${name}")
   endif()
@@ -44,6 +46,20 @@ function(shoal_library name)
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
     shoal_batches(${target} 16)
+    set(headers shoal_library_headers)
+    if(ARG_COLD)
+      set(headers shoal_cold_library_headers)
+      target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
+    # Only with batches: GCC 12 warns differently of what it inlines from precompiled headers. And not where
+    # OpenMP's option makes it reject them.
+    if(SHOAL_UNITY AND NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_PRIVATE_DEPS)
+      if(NOT TARGET shoal_library_headers)
+        shoal_common_headers(shoal_library_headers LIBRARY)
+        shoal_common_headers(shoal_cold_library_headers LIBRARY OPTIONS $<$<CONFIG:Release>:-O1>)
+      endif()
+      target_precompile_headers(${target} REUSE_FROM ${headers})
+    endif()
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_settings> ${ARG_PRIVATE_DEPS})
   else()
@@ -90,16 +106,20 @@ function(shoal_keep_libraries target)
   endif()
 endfunction()
 
-# shoal_common_headers(NAME HEADERS... LIBRARIES ...): headers that many sources of programs include,
-# compiled once (up to half of a source's compilation). Sources still include what they use: clang-tidy
-# reads them without (tools/lint.sh). Not for libraries: GCC 12 warns differently of what it inlines then.
+# shoal_common_headers(NAME [LIBRARY] HEADERS... LIBRARIES ... OPTIONS ...): headers that many sources of
+# programs, or of libraries, include, compiled once (up to half of a source's compilation). Sources still
+# include what they use: clang-tidy reads them without (tools/lint.sh).
 function(shoal_common_headers name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;LIBRARIES" ${ARGN})
-  # A program, so that it is compiled as those are that reuse it.
+  cmake_parse_arguments(ARG "LIBRARY" "" "HEADERS;LIBRARIES;OPTIONS" ${ARGN})
+  # A target of the kind that reuses them, so that it is compiled with the same options.
   file(CONFIGURE OUTPUT ${name}.cc CONTENT "int main() {}\n")
-  add_executable(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  if(ARG_LIBRARY)
+    add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  else()
+    add_executable(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  endif()
   target_link_libraries(${name} PRIVATE shoal_settings fmt::fmt nlohmann_json::nlohmann_json ${ARG_LIBRARIES})
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
   set(headers)
   foreach(header IN ITEMS ${ARG_HEADERS} fmt/format.h nlohmann/json.hpp algorithm array atomic chrono cmath
       cstring filesystem fstream functional map mutex optional random set span string thread vector)
@@ -112,7 +132,8 @@ endfunction()
 # fast lies in the libraries, so it is compiled for the wait it costs.
 function(shoal_program target)
   if(NOT TARGET shoal_program_headers)
-    shoal_common_headers(shoal_program_headers HEADERS CLI/CLI.hpp LIBRARIES CLI11::CLI11)
+    shoal_common_headers(shoal_program_headers HEADERS CLI/CLI.hpp LIBRARIES CLI11::CLI11
+      OPTIONS $<$<CONFIG:Release>:-O1>)
   endif()
   target_link_libraries(${target} PRIVATE fmt::fmt CLI11::CLI11)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
