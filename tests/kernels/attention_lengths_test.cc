@@ -277,6 +277,17 @@ TEST_F(ByCudnnAlone, SupportsAFewKeysAhead) {
   });
 }
 
+// cuDNN's graphs have neither.
+TEST_F(ByCudnnAlone, LeavesWindowsAndSoftCapsToOwnKernels) {
+  for (const auto& [window, cap] : {std::pair{20, 0.0f}, {0, 0.7f}})
+    check({.queries = 70,
+           .keys = 70,
+           .dtype = DType::bf16,
+           .causal = true,
+           .window = window,
+           .soft_cap = cap});
+}
+
 TEST_F(ByCudnnAlone, SupportsPackedSequences) {
   if (!cudnn_.packed_gradient)
     GTEST_SKIP() << "before 9.0 cuDNN has no gradient of packed sequences";

@@ -298,7 +298,7 @@ TEST_F(AttentionTest, DropoutFollowsTheCoordinates) {
 // Runs the code for older machines on this one.
 TEST_F(AttentionTest, OtherInstructionSetsAgree) {
   SHOAL_CPU_ONLY("instruction sets");
-  for (std::int64_t target : {HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
+  for (std::int64_t target : {HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
     if (!(hwy::SupportedTargets() & target)) continue;
     hwy::SetSupportedTargetsForTest(target);
     for (DType dtype : kDtypes) {
@@ -315,7 +315,7 @@ TEST_F(AttentionTest, OtherInstructionSetsAgree) {
 // the instruction set. Even lengths have a soft cap.
 TEST_F(AttentionTest, AQueryOfNaNGivesNaN) {
   const std::int64_t dim = 8;
-  for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SSSE3}) {
+  for (std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
     if (!(hwy::SupportedTargets() & target)) continue;
     hwy::SetSupportedTargetsForTest(target);
     const auto cuda = on_cuda() ? make_test_kernels() : nullptr;
