@@ -88,6 +88,8 @@ def generate(model: str | os.PathLike[str], prompt: str, **options: Any) -> str:
 
     `model` is a Hugging Face directory, or a run with checkpoints. `options` are the program's, by name: tokenizer,
     max_new_tokens, temperature, top_k, top_p, min_p, num_beams, length_penalty, early_stopping, repetition_penalty,
-    no_repeat_ngram_size, stop, seed, greedy, bf16, no_stop.
+    no_repeat_ngram_size, stop (a string or several), seed, greedy, bf16, no_stop.
     """
+    if isinstance(options.get("stop"), str):
+        options["stop"] = [options["stop"]]
     return _native().generate(os.fspath(model), prompt, **options)

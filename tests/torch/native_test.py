@@ -74,6 +74,9 @@ class Native(unittest.TestCase):
                                    "--max-new-tokens", "8", *words], check=True, capture_output=True).stdout
             self.assertEqual(text + "\n", said.decode())
             self.assertTrue(text.startswith("In the"))
+        here = self.directory / "here"
+        self.assertEqual(shoal.generate(here, "In the", greedy=True, max_new_tokens=8, stop="e"),
+                         shoal.generate(here, "In the", greedy=True, max_new_tokens=8, stop=["e"]))
 
     def test_failures(self):
         for options, kind, words in ((self.options("out", max_stepz=3), ValueError, "max_stepz"),
