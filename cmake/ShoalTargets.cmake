@@ -141,16 +141,17 @@ function(shoal_program target)
   shoal_batches(${target} 16)
 endfunction()
 
-# shoal_test(NAME SOURCES ... [APART ...] [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
+# shoal_test(NAME [WAITS] SOURCES ... [APART ...] [DEPS ...] [LABELS ...] [TIMEOUT s] [LAUNCHER program])
 # One GoogleTest program a library. Multi-rank tests spawn their own threads or processes
 # (tests/support), so that killing and failing ranks can be tested too. With LAUNCHER it is one
 # test of ctest, not one a case, and that program, which is given this one's path, runs it: cases
 # that share something dear. Status 77 means skipped.
+# WAITS: it waits for programs or peers and computes little itself, so it is not optimized: a third less to compile.
 # APART has the sources that no batch takes (shoal_batches): their names are also another source's.
 # gtest_discover_tests() passes on one variable of ENVIRONMENT and drops the others: a second one goes
 # in ENVIRONMENT_MODIFICATION.
 function(shoal_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LAUNCHER" "SOURCES;APART;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "TIMEOUT;LAUNCHER" "SOURCES;APART;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 200)
   endif()
@@ -159,8 +160,13 @@ function(shoal_test name)
   target_link_libraries(${name} PRIVATE shoal_settings shoal_test_source_tree ${ARG_DEPS} fmt::fmt
     GTest::gmock GTest::gtest_main)
   # What is measured is the library; a test's own code is compiled for the wait it costs.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_precompile_headers(${name} REUSE_FROM shoal_test_headers)
+  if(ARG_WAITS)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
+    target_precompile_headers(${name} REUSE_FROM shoal_waiting_test_headers)
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_precompile_headers(${name} REUSE_FROM shoal_test_headers)
+  endif()
   shoal_batches(${name} 8)  # a third of the time of 8 compilations
   if(ARG_LAUNCHER)
     add_test(NAME ${name} COMMAND ${ARG_LAUNCHER} $<TARGET_FILE:${name}>)

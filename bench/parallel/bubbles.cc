@@ -53,20 +53,20 @@ class SleepingStage final : public parallel::Stage {
   double forward_;
 };
 
-struct Case {
+struct Bubble {
   ScheduleKind kind;
   int chunks;
 };
 constexpr std::array kCases = {
-    Case{ScheduleKind::simple, 1},      Case{ScheduleKind::interleaved, 1},
-    Case{ScheduleKind::one_f_one_b, 1}, Case{ScheduleKind::virtual_interleaved, 2},
-    Case{ScheduleKind::zero_bubble, 1}, Case{ScheduleKind::zero_bubble_v, 2}};
+    Bubble{ScheduleKind::simple, 1},      Bubble{ScheduleKind::interleaved, 1},
+    Bubble{ScheduleKind::one_f_one_b, 1}, Bubble{ScheduleKind::virtual_interleaved, 2},
+    Bubble{ScheduleKind::zero_bubble, 1}, Bubble{ScheduleKind::zero_bubble_v, 2}};
 
 }  // namespace
 
 void measure_bubbles(const ParallelArguments& a, collectives::Communicator& world) {
   std::vector<std::string> names;
-  for (const Case& c : kCases) names.emplace_back(name(c.kind));
+  for (const Bubble& c : kCases) names.emplace_back(name(c.kind));
   for (std::size_t i = 0; a.list && world.rank() == 0 && i < names.size(); ++i)
     std::printf("%s\n", names[i].c_str());
   if (a.list) return;
@@ -81,7 +81,7 @@ void measure_bubbles(const ParallelArguments& a, collectives::Communicator& worl
         "measured ms", "ratio", "bubble", "measured");
   for (std::size_t i = 0; i < kCases.size(); ++i) {
     if (!taken[i]) continue;
-    const Case& c = kCases[i];
+    const Bubble& c = kCases[i];
     parallel::ScheduleOptions options;
     options.kind = c.kind;
     options.ranks = world.size();

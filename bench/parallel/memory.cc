@@ -18,7 +18,7 @@ namespace {
 using parallel::ParallelOptions;
 using parallel::ScheduleKind;
 
-std::vector<Layout> layouts(int ranks, const ParallelArguments& a) {
+std::vector<Layout> memory_layouts(int ranks, const ParallelArguments& a) {
   const ParallelOptions plain = pipelined(ScheduleKind::simple, 1);
   const auto sharded = [](ParallelOptions options, int level, int degree = 0) {
     options.plan.sharding = {
@@ -131,7 +131,7 @@ void print_row(const std::string& layout, int rank, int in_flight, const Numbers
 
 void measure_memory(const ParallelArguments& a, collectives::Communicator& world,
                     CountingMemory& memory) {
-  std::vector<Layout> all = layouts(world.size(), a);
+  std::vector<Layout> all = memory_layouts(world.size(), a);
   if (listed(all, a, world.rank())) return;
   const int threads = std::max(available_cores() / world.size(), 1);
   const auto kernels = kernels::make_cpu_kernels({.threads = threads});
