@@ -37,8 +37,10 @@ DecoderFamily gemma_like(const char* model_type) {
 }
 
 // What Gemma 2 and 3 have in common.
-DecoderFamily gemma_with_windows(const char* model_type) {
+DecoderFamily gemma_with_windows(const char* model_type, const char* title, const char* prefix) {
   DecoderFamily made = gemma_like(model_type);
+  made.title = title;
+  made.class_prefix = prefix;
   made.activations = {"gelu_pytorch_tanh"};
   made.block = {{BlockPart::attention, "self_attn"},
                 {BlockPart::mlp, "mlp"},
@@ -47,11 +49,11 @@ DecoderFamily gemma_with_windows(const char* model_type) {
                 {BlockPart::mlp_norm, "pre_feedforward_layernorm"},
                 {BlockPart::mlp_output_norm, "post_feedforward_layernorm"}};
   std::erase_if(made.fields, [](const ConfigField& field) { return field.name == "hidden_act"; });
-  const ConfigField more[] = {{"hidden_activation", &DecoderConfig::hidden_act},
-                              {"query_pre_attn_scalar", &DecoderConfig::query_pre_attn_scalar},
-                              {"sliding_window", &DecoderConfig::sliding_window},
-                              {"layer_types", &DecoderConfig::layer_types}};
-  made.fields.insert(made.fields.end(), std::begin(more), std::end(more));
+  made.fields.insert(made.fields.end(),
+                     {{"hidden_activation", &DecoderConfig::hidden_act},
+                      {"query_pre_attn_scalar", &DecoderConfig::query_pre_attn_scalar},
+                      {"sliding_window", &DecoderConfig::sliding_window},
+                      {"layer_types", &DecoderConfig::layer_types}});
   DecoderConfig& config = made.defaults;
   config.hidden_size = 2304;
   config.intermediate_size = 9216;
@@ -82,9 +84,7 @@ const DecoderFamily& gemma_family() {
 
 const DecoderFamily& gemma2_family() {
   static const DecoderFamily family = [] {
-    DecoderFamily made = gemma_with_windows("gemma2");
-    made.title = "Gemma 2";
-    made.class_prefix = "Gemma2";
+    DecoderFamily made = gemma_with_windows("gemma2", "Gemma 2", "Gemma2");
     made.fields.push_back({"attn_logit_softcapping", &DecoderConfig::attention_soft_cap});
     made.fields.push_back({"final_logit_softcapping", &DecoderConfig::logit_soft_cap});
     DecoderConfig& config = made.defaults;
@@ -100,9 +100,7 @@ const DecoderFamily& gemma2_family() {
 
 const DecoderFamily& gemma3_family() {
   static const DecoderFamily family = [] {
-    DecoderFamily made = gemma_with_windows("gemma3_text");
-    made.title = "Gemma 3";
-    made.class_prefix = "Gemma3Text";
+    DecoderFamily made = gemma_with_windows("gemma3_text", "Gemma 3", "Gemma3Text");
     made.language_model = "Gemma3ForCausalLM";
     made.absent_heads.push_back(DecoderHead::token_classification);
     made.query_norms = true;
