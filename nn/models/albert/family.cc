@@ -4,29 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "shoal/nn/models/config_reader.h"
-
 namespace shoal::nn {
 namespace {
-
-void read_albert_fields(const ConfigReader& read, EncoderConfig& config) {
-  read_bert_fields(read, config);
-  read.integer("embedding_size", config.embedding_size);
-  read.integer("num_hidden_groups", config.num_hidden_groups);
-  read.integer("inner_group_num", config.inner_group_num);
-  config.sequence_dropout = 0.1;
-  read.number("classifier_dropout_prob", config.sequence_dropout);
-  config.token_dropout = config.sequence_dropout;
-}
-
-void write_albert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  write_bert_fields(config, json);
-  json.erase("classifier_dropout");
-  json["embedding_size"] = config.embedding_size;
-  json["num_hidden_groups"] = config.num_hidden_groups;
-  json["inner_group_num"] = config.inner_group_num;
-  json["classifier_dropout_prob"] = config.sequence_dropout;
-}
 
 EncoderConfig albert_defaults() {
   EncoderConfig config;
@@ -69,11 +48,16 @@ const EncoderFamily& albert_family() {
       .ffn_drops = false,
       .aliases = {{"predictions.bias", "predictions.decoder.bias"}},
       .defaults = albert_defaults(),
-      .read = read_albert_fields,
-      .write = write_albert_fields,
-      .layer = [](std::int64_t group, std::int64_t inner) {
-        return fmt::format("encoder.albert_layer_groups.{}.albert_layers.{}", group, inner);
-      }};
+      .fields = bert_fields({{"embedding_size", &EncoderConfig::embedding_size},
+                             {"num_hidden_groups", &EncoderConfig::num_hidden_groups},
+                             {"inner_group_num", &EncoderConfig::inner_group_num},
+                             {"classifier_dropout_prob", &EncoderConfig::sequence_dropout}}),
+      .read = [](const ConfigReader&,
+                 EncoderConfig& config) { config.token_dropout = config.sequence_dropout; },
+      .layer =
+          [](std::int64_t group, std::int64_t inner) {
+            return fmt::format("encoder.albert_layer_groups.{}.albert_layers.{}", group, inner);
+          }};
   return family;
 }
 

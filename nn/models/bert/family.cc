@@ -3,38 +3,31 @@
 
 #include <fmt/format.h>
 
-#include "shoal/nn/models/config_reader.h"
-
 namespace shoal::nn {
 
-void read_bert_fields(const ConfigReader& read, EncoderConfig& config) {
-  read.integer("hidden_size", config.hidden_size);
-  read.integer("num_hidden_layers", config.num_hidden_layers);
-  read.integer("num_attention_heads", config.num_attention_heads);
-  read.integer("intermediate_size", config.intermediate_size);
-  read.integer("type_vocab_size", config.type_vocab_size);
-  read.text("hidden_act", config.hidden_act);
-  read.number("hidden_dropout_prob", config.hidden_dropout_prob);
-  read.number("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
-  read.number("layer_norm_eps", config.layer_norm_eps);
+std::vector<EncoderField> bert_fields(const std::vector<EncoderField>& more) {
+  return joined({{"hidden_size", &EncoderConfig::hidden_size},
+                 {"num_hidden_layers", &EncoderConfig::num_hidden_layers},
+                 {"num_attention_heads", &EncoderConfig::num_attention_heads},
+                 {"intermediate_size", &EncoderConfig::intermediate_size},
+                 {"type_vocab_size", &EncoderConfig::type_vocab_size},
+                 {"hidden_act", &EncoderConfig::hidden_act},
+                 {"hidden_dropout_prob", &EncoderConfig::hidden_dropout_prob},
+                 {"attention_probs_dropout_prob", &EncoderConfig::attention_probs_dropout_prob},
+                 {"layer_norm_eps", &EncoderConfig::layer_norm_eps}},
+                more);
+}
+
+void read_bert_dropout(const ConfigReader& read, EncoderConfig& config) {
   config.sequence_dropout = config.hidden_dropout_prob;
   read.number("classifier_dropout", config.sequence_dropout);
   config.token_dropout = config.sequence_dropout;
 }
 
-void write_bert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  json["hidden_size"] = config.hidden_size;
-  json["num_hidden_layers"] = config.num_hidden_layers;
-  json["num_attention_heads"] = config.num_attention_heads;
-  json["intermediate_size"] = config.intermediate_size;
-  json["type_vocab_size"] = config.type_vocab_size;
-  json["hidden_act"] = config.hidden_act;
-  json["hidden_dropout_prob"] = config.hidden_dropout_prob;
-  json["attention_probs_dropout_prob"] = config.attention_probs_dropout_prob;
-  json["layer_norm_eps"] = config.layer_norm_eps;
-  json["classifier_dropout"] = config.sequence_dropout == config.hidden_dropout_prob
-                                   ? nlohmann::ordered_json()
-                                   : nlohmann::ordered_json(config.sequence_dropout);
+void write_bert_dropout(const EncoderConfig& config, nlohmann::ordered_json& json) {
+  const bool own = config.sequence_dropout != config.hidden_dropout_prob;
+  json["classifier_dropout"] =
+      own ? nlohmann::ordered_json(config.sequence_dropout) : nlohmann::ordered_json();
 }
 
 const EncoderFamily& bert_family() {
@@ -60,8 +53,8 @@ const EncoderFamily& bert_family() {
       .classifier = "classifier",
       .aliases = {{"cls.predictions.bias", "cls.predictions.decoder.bias"}},
       .defaults = {},
-      .read = read_bert_fields,
-      .write = write_bert_fields,
+      .read = read_bert_dropout,
+      .write = write_bert_dropout,
       .layer = [](std::int64_t layer, std::int64_t) {
         return fmt::format("encoder.layer.{}", layer);
       }};

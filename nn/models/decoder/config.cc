@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
@@ -20,51 +18,6 @@ namespace {
 
 bool is_rotary(const DecoderFamily& family) {
   return family.attention == DecoderFamily::Attention::grouped;
-}
-
-void read_field(const ConfigReader& read, const ConfigField& field, DecoderConfig& config) {
-  std::visit(
-      [&](auto member) {
-        auto& out = config.*member;
-        using Value = std::remove_reference_t<decltype(out)>;
-        if constexpr (std::same_as<Value, std::int64_t>)
-          read.integer(field.name, out);
-        else if constexpr (std::same_as<Value, double>)
-          read.number(field.name, out);
-        else if constexpr (std::same_as<Value, bool>)
-          read.boolean(field.name, out);
-        else if constexpr (std::same_as<Value, std::string>)
-          read.text(field.name, out);
-        else if constexpr (std::same_as<Value, std::vector<std::string>>)
-          read.list(field.name, out);
-        else if constexpr (std::same_as<Value, std::optional<double>>)
-          read.optional_number(field.name, out);
-        else if (&out == &config.eos_token_id)  // Llama 3 has a list of them
-          read.first_integer(field.name, out);
-        else
-          read.optional_integer(field.name, out);
-      },
-      field.member);
-}
-
-nlohmann::json json_of(const ConfigField& field, const DecoderConfig& config) {
-  return std::visit(
-      [&](auto member) -> nlohmann::json {
-        const auto& value = config.*member;
-        using Value = std::remove_cvref_t<decltype(value)>;
-        if constexpr (std::same_as<Value, std::optional<std::int64_t>> ||
-                      std::same_as<Value, std::optional<double>>)
-          return value ? nlohmann::json(*value) : nlohmann::json();
-        else if constexpr (std::same_as<Value, std::int64_t>) {
-          if (&value == &config.head_dim) return config.head_channels();
-          if (&value == &config.num_key_value_heads) return config.key_heads();
-          if (&value == &config.intermediate_size && value == 0) return nullptr;
-          return value;
-        } else {
-          return value;
-        }
-      },
-      field.member);
 }
 
 // "n_embd": the family's name of a member; empty if config.json does not have it.
@@ -157,7 +110,7 @@ DecoderConfig DecoderConfig::from_json(const nlohmann::json& object, std::string
   const ConfigReader read(object, name);
   const DecoderFamily& family = decoder_family(model_type_of(object, name), name);
   DecoderConfig config = family.defaults;
-  for (const ConfigField& field : family.fields) read_field(read, field, config);
+  read_fields(read, family.fields, config);
   // A family's own field of this name is not the dropout of labels.
   config.labels = DecoderLabels::read(
       read, name_of(family, &DecoderConfig::hidden_dropout) != "hidden_dropout");
@@ -203,8 +156,11 @@ nlohmann::ordered_json DecoderConfig::known_fields(DecoderHead head) const {
   const DecoderFamily& family = this->family();
   nlohmann::json known = family.constants;
   known["model_type"] = model_type;
-  for (const ConfigField& field : family.fields) known[field.name] = json_of(field, *this);
-  if (layer_types.empty()) known.erase("layer_types");
+  DecoderConfig derived = *this;
+  derived.head_dim = head_channels();
+  derived.num_key_value_heads = key_heads();
+  write_fields(family.fields, derived, known);
+  if (intermediate_size == 0) known[name_of(family, &DecoderConfig::intermediate_size)] = nullptr;
   // Written as in transformers 4; version 5 reads it, too.
   if (is_rotary(family)) known["rope_scaling"] = rope_scaling.to_json();
   nlohmann::ordered_json ordered(known);

@@ -27,27 +27,25 @@ const DecoderFamily& decoder_family(std::string_view model_type, std::string_vie
       source, shortened(model_type), fmt::join(known, ", "));
 }
 
-std::vector<ConfigField> llama_fields(std::vector<ConfigField> more) {
-  std::vector<ConfigField> all = {
-      {"vocab_size", &DecoderConfig::vocab_size},
-      {"hidden_size", &DecoderConfig::hidden_size},
-      {"intermediate_size", &DecoderConfig::intermediate_size},
-      {"num_hidden_layers", &DecoderConfig::num_hidden_layers},
-      {"num_attention_heads", &DecoderConfig::num_attention_heads},
-      {"num_key_value_heads", &DecoderConfig::num_key_value_heads},
-      {"head_dim", &DecoderConfig::head_dim},
-      {"max_position_embeddings", &DecoderConfig::max_position_embeddings},
-      {"hidden_act", &DecoderConfig::hidden_act},
-      {"rms_norm_eps", &DecoderConfig::norm_eps},
-      {"initializer_range", &DecoderConfig::initializer_range},
-      {"attention_dropout", &DecoderConfig::attention_dropout},
-      {"rope_theta", &DecoderConfig::rope_theta},
-      {"tie_word_embeddings", &DecoderConfig::tie_word_embeddings},
-      {"bos_token_id", &DecoderConfig::bos_token_id},
-      {"eos_token_id", &DecoderConfig::eos_token_id},
-      {"pad_token_id", &DecoderConfig::pad_token_id}};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
+std::vector<ConfigField> llama_fields(const std::vector<ConfigField>& more) {
+  return joined({{"vocab_size", &DecoderConfig::vocab_size},
+                 {"hidden_size", &DecoderConfig::hidden_size},
+                 {"intermediate_size", &DecoderConfig::intermediate_size},
+                 {"num_hidden_layers", &DecoderConfig::num_hidden_layers},
+                 {"num_attention_heads", &DecoderConfig::num_attention_heads},
+                 {"num_key_value_heads", &DecoderConfig::num_key_value_heads},
+                 {"head_dim", &DecoderConfig::head_dim},
+                 {"max_position_embeddings", &DecoderConfig::max_position_embeddings},
+                 {"hidden_act", &DecoderConfig::hidden_act},
+                 {"rms_norm_eps", &DecoderConfig::norm_eps},
+                 {"initializer_range", &DecoderConfig::initializer_range},
+                 {"attention_dropout", &DecoderConfig::attention_dropout},
+                 {"rope_theta", &DecoderConfig::rope_theta},
+                 {"tie_word_embeddings", &DecoderConfig::tie_word_embeddings},
+                 {"bos_token_id", &DecoderConfig::bos_token_id},
+                 {"eos_token_id", &DecoderConfig::eos_token_id},
+                 {"pad_token_id", &DecoderConfig::pad_token_id}},
+                more);
 }
 
 }  // namespace shoal::nn

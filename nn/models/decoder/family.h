@@ -4,26 +4,19 @@
 
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "shoal/kernels/activation.h"
+#include "shoal/nn/models/config_fields.h"
 #include "shoal/nn/models/decoder/config.h"
 
 namespace shoal::nn {
 
-// A field of config.json and the member that holds it.
-struct ConfigField {
-  std::string_view name;
-  std::variant<std::int64_t DecoderConfig::*, double DecoderConfig::*, bool DecoderConfig::*,
-               std::string DecoderConfig::*, std::optional<std::int64_t> DecoderConfig::*,
-               std::optional<double> DecoderConfig::*, std::vector<std::string> DecoderConfig::*>
-      member;
-};
-// The fields that Llama and its relatives share.
-std::vector<ConfigField> llama_fields(std::vector<ConfigField> more);
+using ConfigField = FieldOf<DecoderConfig>;
+// The fields that Llama and its relatives share, and `more`.
+std::vector<ConfigField> llama_fields(const std::vector<ConfigField>& more);
 
 // Children of a block, by their use.
 enum class BlockPart : std::uint8_t {

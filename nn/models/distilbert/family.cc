@@ -4,36 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "shoal/nn/models/config_reader.h"
-
 namespace shoal::nn {
 namespace {
 
-void read_distilbert_fields(const ConfigReader& read, EncoderConfig& config) {
-  read.integer("dim", config.hidden_size);
-  read.integer("n_layers", config.num_hidden_layers);
-  read.integer("n_heads", config.num_attention_heads);
-  read.integer("hidden_dim", config.intermediate_size);
-  read.text("activation", config.hidden_act);
-  read.number("dropout", config.hidden_dropout_prob);
-  read.number("attention_dropout", config.attention_probs_dropout_prob);
-  read.number("seq_classif_dropout", config.sequence_dropout);
-  read.number("qa_dropout", config.question_dropout);
+void read_distilbert(const ConfigReader& read, EncoderConfig& config) {
   config.token_dropout = config.hidden_dropout_prob;
   read.refuse_true("sinusoidal_pos_embds");
-}
-
-void write_distilbert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  json["dim"] = config.hidden_size;
-  json["n_layers"] = config.num_hidden_layers;
-  json["n_heads"] = config.num_attention_heads;
-  json["hidden_dim"] = config.intermediate_size;
-  json["activation"] = config.hidden_act;
-  json["dropout"] = config.hidden_dropout_prob;
-  json["attention_dropout"] = config.attention_probs_dropout_prob;
-  json["seq_classif_dropout"] = config.sequence_dropout;
-  json["qa_dropout"] = config.question_dropout;
-  json["sinusoidal_pos_embds"] = false;
 }
 
 EncoderConfig distilbert_defaults() {
@@ -49,32 +25,42 @@ EncoderConfig distilbert_defaults() {
 }  // namespace
 
 const EncoderFamily& distilbert_family() {
-  static const EncoderFamily family{.model_type = "distilbert",
-                                    .class_prefix = "DistilBert",
-                                    .base = "distilbert",
-                                    .block = {.attention = "attention",
-                                              .query = "q_lin",
-                                              .key = "k_lin",
-                                              .value = "v_lin",
-                                              .attention_output = "out_lin",
-                                              .attention_norm = "sa_layer_norm",
-                                              .ffn = "ffn",
-                                              .ffn_in = "lin1",
-                                              .ffn_out = "lin2",
-                                              .output_norm = "output_layer_norm"},
-                                    .lm_dense = "vocab_transform",
-                                    .lm_norm = "vocab_layer_norm",
-                                    .lm_head = "vocab_projector",
-                                    .pooler = "pre_classifier",
-                                    .classifier = "classifier",
-                                    .pooling = kernels::Activation::relu,
-                                    .aliases = {},
-                                    .defaults = distilbert_defaults(),
-                                    .read = read_distilbert_fields,
-                                    .write = write_distilbert_fields,
-                                    .layer = [](std::int64_t layer, std::int64_t) {
-                                      return fmt::format("transformer.layer.{}", layer);
-                                    }};
+  static const EncoderFamily family{
+      .model_type = "distilbert",
+      .class_prefix = "DistilBert",
+      .base = "distilbert",
+      .block = {.attention = "attention",
+                .query = "q_lin",
+                .key = "k_lin",
+                .value = "v_lin",
+                .attention_output = "out_lin",
+                .attention_norm = "sa_layer_norm",
+                .ffn = "ffn",
+                .ffn_in = "lin1",
+                .ffn_out = "lin2",
+                .output_norm = "output_layer_norm"},
+      .lm_dense = "vocab_transform",
+      .lm_norm = "vocab_layer_norm",
+      .lm_head = "vocab_projector",
+      .pooler = "pre_classifier",
+      .classifier = "classifier",
+      .pooling = kernels::Activation::relu,
+      .aliases = {},
+      .defaults = distilbert_defaults(),
+      .fields = {{"dim", &EncoderConfig::hidden_size},
+                 {"n_layers", &EncoderConfig::num_hidden_layers},
+                 {"n_heads", &EncoderConfig::num_attention_heads},
+                 {"hidden_dim", &EncoderConfig::intermediate_size},
+                 {"activation", &EncoderConfig::hidden_act},
+                 {"dropout", &EncoderConfig::hidden_dropout_prob},
+                 {"attention_dropout", &EncoderConfig::attention_probs_dropout_prob},
+                 {"seq_classif_dropout", &EncoderConfig::sequence_dropout},
+                 {"qa_dropout", &EncoderConfig::question_dropout}},
+      .read = read_distilbert,
+      .write = [](const EncoderConfig&,
+                  nlohmann::ordered_json& json) { json["sinusoidal_pos_embds"] = false; },
+      .layer = [](std::int64_t layer,
+                  std::int64_t) { return fmt::format("transformer.layer.{}", layer); }};
   return family;
 }
 

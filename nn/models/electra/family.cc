@@ -3,23 +3,7 @@
 // modelling is the generator's head.
 #include "shoal/nn/models/encoder/family.h"
 
-#include "shoal/nn/models/config_reader.h"
-
 namespace shoal::nn {
-namespace {
-
-void read_electra_fields(const ConfigReader& read, EncoderConfig& config) {
-  read_bert_fields(read, config);
-  read.integer("embedding_size", config.embedding_size);
-}
-
-void write_electra_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  write_bert_fields(config, json);
-  json["embedding_size"] = config.embedding_size;
-}
-
-}  // namespace
-
 const EncoderFamily& electra_family() {
   static const EncoderFamily family = [] {
     EncoderFamily made = bert_family();
@@ -41,8 +25,7 @@ const EncoderFamily& electra_family() {
     made.defaults.hidden_size = 256;
     made.defaults.num_attention_heads = 4;
     made.defaults.intermediate_size = 1024;
-    made.read = read_electra_fields;
-    made.write = write_electra_fields;
+    made.fields.push_back({"embedding_size", &EncoderConfig::embedding_size});
     return made;
   }();
   return family;

@@ -69,6 +69,17 @@ void name_labels(const EncoderConfig& config, nlohmann::ordered_json& json) {
   json["label2id"] = std::move(by_name).json();
 }
 
+// Those of each family.
+const std::vector<EncoderField>& common_fields() {
+  static const std::vector<EncoderField> fields = {
+      {"vocab_size", &EncoderConfig::vocab_size},
+      {"max_position_embeddings", &EncoderConfig::max_position_embeddings},
+      {"initializer_range", &EncoderConfig::initializer_range},
+      {"pad_token_id", &EncoderConfig::pad_token_id},
+      {"tie_word_embeddings", &EncoderConfig::tie_word_embeddings}};
+  return fields;
+}
+
 }  // namespace
 
 std::string_view to_string(EncoderTask task) {
@@ -118,16 +129,14 @@ EncoderConfig EncoderConfig::from_json(const nlohmann::json& json, std::string_v
   } catch (const Error& error) {
     read.fail(fmt::format("cannot be read: {}", error.message()));
   }
-  read.integer("vocab_size", config.vocab_size);
-  read.integer("max_position_embeddings", config.max_position_embeddings);
-  read.number("initializer_range", config.initializer_range);
-  read.optional_integer("pad_token_id", config.pad_token_id);
-  read.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  const EncoderFamily& family = encoder_family(type);
+  read_fields(read, common_fields(), config);
   read.integer("num_labels", config.num_labels);
   if (const nlohmann::json* names = read.find("id2label"); names && names->is_object())
     config.num_labels = std::ssize(*names);
   read.text("problem_type", config.problem_type);
-  encoder_family(type).read(read, config);
+  read_fields(read, family.fields, config);
+  if (family.read != nullptr) family.read(read, config);
   read.refuse_true("is_decoder");
   read.refuse_true("add_cross_attention");
   read.refuse_filled("quantization_config");
@@ -153,14 +162,11 @@ EncoderConfig EncoderConfig::from_file(const std::string& path) {
 nlohmann::ordered_json EncoderConfig::known_fields() const {
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
   out["model_type"] = model_type;
-  out["vocab_size"] = vocab_size;
-  out["max_position_embeddings"] = max_position_embeddings;
-  out["initializer_range"] = initializer_range;
-  out["pad_token_id"] =
-      pad_token_id ? nlohmann::ordered_json(*pad_token_id) : nlohmann::ordered_json();
-  out["tie_word_embeddings"] = tie_word_embeddings;
+  write_fields(common_fields(), *this, out);
   if (!problem_type.empty()) out["problem_type"] = problem_type;
-  encoder_family(model_type).write(*this, out);
+  const EncoderFamily& family = encoder_family(model_type);
+  write_fields(family.fields, *this, out);
+  if (family.write != nullptr) family.write(*this, out);
   name_labels(*this, out);
   return out;
 }

@@ -10,11 +10,14 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "shoal/kernels/matmul.h"
+#include "shoal/nn/models/config_fields.h"
 #include "shoal/nn/models/encoder/config.h"
 
 namespace shoal::nn {
 
-class ConfigReader;
+using EncoderField = FieldOf<EncoderConfig>;
+// BERT's fields, which its relatives have too, and `more`.
+std::vector<EncoderField> bert_fields(const std::vector<EncoderField>& more = {});
 
 // Paths relative to the block.
 struct BlockNames {
@@ -63,7 +66,8 @@ struct EncoderFamily {
   std::vector<std::pair<std::string, std::string>> aliases;
 
   EncoderConfig defaults;
-  // Fields whose names or defaults differ from BERT's.
+  std::vector<EncoderField> fields = bert_fields();
+  // What follows from fields, or is written otherwise than it is read. May be null.
   void (*read)(const ConfigReader& reader, EncoderConfig& config) = nullptr;
   void (*write)(const EncoderConfig& config, nlohmann::ordered_json& json) = nullptr;
 
@@ -84,8 +88,8 @@ std::string encoder_types();
 // Looks up a family by model_type. Throws invalid_argument on an unknown one, listing all.
 const EncoderFamily& encoder_family(std::string_view model_type);
 
-// BERT's fields; RoBERTa has the same.
-void read_bert_fields(const ConfigReader& reader, EncoderConfig& config);
-void write_bert_fields(const EncoderConfig& config, nlohmann::ordered_json& json);
+// classifier_dropout, which is hidden_dropout_prob where it is null.
+void read_bert_dropout(const ConfigReader& reader, EncoderConfig& config);
+void write_bert_dropout(const EncoderConfig& config, nlohmann::ordered_json& json);
 
 }  // namespace shoal::nn

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/encoder_decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"
@@ -19,41 +17,9 @@ namespace {
 
 using Config = EncoderDecoderConfig;
 
-void take_field(const ConfigReader& read, const EncoderDecoderFamily::Field& field,
-                Config& config) {
-  std::visit(
-      [&](auto member) {
-        auto& out = config.*member;
-        using Value = std::remove_reference_t<decltype(out)>;
-        if constexpr (std::same_as<Value, std::int64_t>)
-          read.integer(field.name, out);
-        else if constexpr (std::same_as<Value, double>)
-          read.number(field.name, out);
-        else if constexpr (std::same_as<Value, bool>)
-          read.boolean(field.name, out);
-        else if constexpr (std::same_as<Value, std::string>)
-          read.text(field.name, out);
-        else
-          read.first_integer(field.name, out);
-      },
-      field.member);
-}
-
-nlohmann::json field_json(const EncoderDecoderFamily::Field& field, const Config& config) {
-  return std::visit(
-      [&](auto member) -> nlohmann::json {
-        const auto& value = config.*member;
-        if constexpr (requires { value.has_value(); })
-          return value ? nlohmann::json(*value) : nlohmann::json();
-        else
-          return value;
-      },
-      field.member);
-}
-
 nlohmann::json fields_json(const Config& config) {
   nlohmann::json known = {{"model_type", config.model_type}, {"is_encoder_decoder", true}};
-  for (const auto& field : config.family().fields) known[field.name] = field_json(field, config);
+  write_fields(config.family().fields, config, known);
   return known;
 }
 
@@ -123,7 +89,7 @@ Config Config::from_json(const nlohmann::json& object, std::string_view name) {
   const ConfigReader read(object, name);
   const EncoderDecoderFamily& family = encoder_decoder_family(model_type_of(object, name), name);
   Config config = family.defaults;
-  for (const auto& field : family.fields) take_field(read, field, config);
+  read_fields(read, family.fields, config);
   config.labels = DecoderLabels::read(read, false, config.labels.num_labels);
   config.labels.token_dropout.reset();  // classifier_dropout is a field
   // transformers 5 writes T5 1.1, whose head has its own weight, with tie_word_embeddings: true.

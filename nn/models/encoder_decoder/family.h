@@ -3,9 +3,9 @@
 #pragma once
 
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "shoal/nn/models/config_fields.h"
 #include "shoal/nn/models/encoder_decoder/config.h"
 
 namespace shoal::nn {
@@ -59,16 +59,9 @@ struct EncoderDecoderFamily {
   std::string_view logits_bias = "final_logits_bias";  // a constant; empty: there is none
 
   // config.json.
-  struct Field {
-    std::string_view name;
-    std::variant<std::int64_t EncoderDecoderConfig::*, double EncoderDecoderConfig::*,
-                 bool EncoderDecoderConfig::*, std::string EncoderDecoderConfig::*,
-                 std::optional<std::int64_t> EncoderDecoderConfig::*>
-        member;
-  };
   std::vector<std::string_view> activations;
   EncoderDecoderConfig defaults{};
-  std::vector<Field> fields{};
+  std::vector<FieldOf<EncoderDecoderConfig>> fields{};
 
   // Throws invalid_argument if there is no such head.
   const StackHead& place_of(DecoderHead head) const;

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/rotary.h"
 
 namespace shoal::nn {
@@ -22,61 +21,39 @@ void read_base(const ConfigReader& all, const char* kind, double& theta) {
     all.fail(fmt::format("scales the positions of {}, which is not supported", kind));
 }
 
-void read_modernbert_fields(const ConfigReader& read, EncoderConfig& config) {
-  read.integer("hidden_size", config.hidden_size);
-  read.integer("num_hidden_layers", config.num_hidden_layers);
-  read.integer("num_attention_heads", config.num_attention_heads);
-  read.integer("intermediate_size", config.intermediate_size);
-  read.text("hidden_activation", config.hidden_act);
-  read.number("norm_eps", config.layer_norm_eps);
-  read.boolean("norm_bias", config.norm_bias);
-  read.boolean("attention_bias", config.attention_bias);
-  read.boolean("mlp_bias", config.mlp_bias);
-  read.boolean("classifier_bias", config.head_bias);
-  read.boolean("decoder_bias", config.decoder_bias);
-  read.text("classifier_pooling", config.pooling);
-  read.text("classifier_activation", config.head_act);
-  read.number("embedding_dropout", config.hidden_dropout_prob);
-  read.number("attention_dropout", config.attention_probs_dropout_prob);
-  read.number("mlp_dropout", config.mlp_dropout);
-  read.number("classifier_dropout", config.sequence_dropout);
-  config.token_dropout = config.question_dropout = config.sequence_dropout;
-  read.integer("local_attention", config.local_attention);
-  read.integer("global_attn_every_n_layers", config.global_every);
-  read.list("layer_types", config.layer_types);
-  read.number("global_rope_theta", config.rope_theta);
-  read.number("local_rope_theta", config.rope_local_theta);
-  read.refuse_filled("rope_scaling");
-  if (const nlohmann::json* const bases = read.find("rope_parameters")) {
-    const ConfigReader all(*bases, "rope_parameters");
-    read_base(all, "full_attention", config.rope_theta);
-    read_base(all, "sliding_attention", config.rope_local_theta);
-  }
+std::vector<EncoderField> modernbert_fields() {
+  return {{"hidden_size", &EncoderConfig::hidden_size},
+          {"num_hidden_layers", &EncoderConfig::num_hidden_layers},
+          {"num_attention_heads", &EncoderConfig::num_attention_heads},
+          {"intermediate_size", &EncoderConfig::intermediate_size},
+          {"hidden_activation", &EncoderConfig::hidden_act},
+          {"norm_eps", &EncoderConfig::layer_norm_eps},
+          {"norm_bias", &EncoderConfig::norm_bias},
+          {"attention_bias", &EncoderConfig::attention_bias},
+          {"mlp_bias", &EncoderConfig::mlp_bias},
+          {"classifier_bias", &EncoderConfig::head_bias},
+          {"decoder_bias", &EncoderConfig::decoder_bias},
+          {"classifier_pooling", &EncoderConfig::pooling},
+          {"classifier_activation", &EncoderConfig::head_act},
+          {"embedding_dropout", &EncoderConfig::hidden_dropout_prob},
+          {"attention_dropout", &EncoderConfig::attention_probs_dropout_prob},
+          {"mlp_dropout", &EncoderConfig::mlp_dropout},
+          {"classifier_dropout", &EncoderConfig::sequence_dropout},
+          {"local_attention", &EncoderConfig::local_attention},
+          {"global_attn_every_n_layers", &EncoderConfig::global_every},
+          {"layer_types", &EncoderConfig::layer_types},
+          {"global_rope_theta", &EncoderConfig::rope_theta},
+          {"local_rope_theta", &EncoderConfig::rope_local_theta}};
 }
 
-void write_modernbert_fields(const EncoderConfig& config, nlohmann::ordered_json& json) {
-  json["hidden_size"] = config.hidden_size;
-  json["num_hidden_layers"] = config.num_hidden_layers;
-  json["num_attention_heads"] = config.num_attention_heads;
-  json["intermediate_size"] = config.intermediate_size;
-  json["hidden_activation"] = config.hidden_act;
-  json["norm_eps"] = config.layer_norm_eps;
-  json["norm_bias"] = config.norm_bias;
-  json["attention_bias"] = config.attention_bias;
-  json["mlp_bias"] = config.mlp_bias;
-  json["classifier_bias"] = config.head_bias;
-  json["decoder_bias"] = config.decoder_bias;
-  json["classifier_pooling"] = config.pooling;
-  json["classifier_activation"] = config.head_act;
-  json["embedding_dropout"] = config.hidden_dropout_prob;
-  json["attention_dropout"] = config.attention_probs_dropout_prob;
-  json["mlp_dropout"] = config.mlp_dropout;
-  json["classifier_dropout"] = config.sequence_dropout;
-  json["local_attention"] = config.local_attention;
-  json["global_attn_every_n_layers"] = config.global_every;
-  if (!config.layer_types.empty()) json["layer_types"] = config.layer_types;
-  json["global_rope_theta"] = config.rope_theta;
-  json["local_rope_theta"] = config.rope_local_theta;
+void read_modernbert(const ConfigReader& read, EncoderConfig& config) {
+  config.token_dropout = config.question_dropout = config.sequence_dropout;
+  read.refuse_filled("rope_scaling");
+  const nlohmann::json* const bases = read.find("rope_parameters");
+  if (bases == nullptr) return;
+  const ConfigReader all(*bases, "rope_parameters");
+  read_base(all, "full_attention", config.rope_theta);
+  read_base(all, "sliding_attention", config.rope_local_theta);
 }
 
 EncoderConfig modernbert_defaults() {
@@ -134,8 +111,8 @@ const EncoderFamily& modernbert_family() {
       .ffn_drops = false,
       .aliases = {},
       .defaults = modernbert_defaults(),
-      .read = read_modernbert_fields,
-      .write = write_modernbert_fields,
+      .fields = modernbert_fields(),
+      .read = read_modernbert,
       .layer = [](std::int64_t layer, std::int64_t) { return fmt::format("layers.{}", layer); }};
   return family;
 }

@@ -3,8 +3,6 @@
 // "Unsupervised Cross-lingual Representation Learning at Scale", 2020) differs in its vocabulary.
 #include "shoal/nn/models/encoder/family.h"
 
-#include "shoal/nn/models/config_reader.h"
-
 namespace shoal::nn {
 
 const EncoderFamily& roberta_family() {
