@@ -241,13 +241,14 @@ HWY_INLINE void reduce_typed(const Job& job) {
     reduce_rows<T, Op>(Rows<const std::byte, kSources>(job.sources),
                        Rows<std::byte, kDestinations>(job.destinations), bytes, job.past_caches);
   };
-  // Rings and pairs of ranks have specialised loops.
-  if (job.sources.size() == 2 && job.destinations.size() == 1)
-    run.template operator()<2, 1>();
-  else if (job.sources.size() == 2 && job.destinations.size() == 2)
-    run.template operator()<2, 2>();
-  else
-    run.template operator()<0, 0>();
+  // Sums of rings and pairs of ranks have specialised loops.
+  if constexpr (std::is_same_v<Op, Sum>) {
+    if (job.sources.size() == 2 && job.destinations.size() == 1)
+      return run.template operator()<2, 1>();
+    if (job.sources.size() == 2 && job.destinations.size() == 2)
+      return run.template operator()<2, 2>();
+  }
+  run.template operator()<0, 0>();
 }
 
 template <class T>
