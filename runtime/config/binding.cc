@@ -91,20 +91,40 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
+Maybe parse_array(const std::string& text) {
+  try {
+    return parse_json(text, "list");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // Reads a JSON array, a string that holds one, or comma-separated words.
 Maybe read_array(const Json& value) {
   if (value.is_array()) return value;
   if (value.is_number()) return Json::array({value});
   if (!value.is_string()) return std::nullopt;
   const auto& text = value.get_ref<const std::string&>();
-  if (trimmed(text).starts_with('[')) {
-    try {
-      return parse_json(text, "list");
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-  }
+  if (trimmed(text).starts_with('[')) return parse_array(text);
   return Json(split(text));
+}
+
+// Like read_array(), but a string that is no JSON array is one text.
+Maybe read_texts(const Json& value) {
+  if (!value.is_string()) return read_array(value);
+  const auto& text = value.get_ref<const std::string&>();
+  const Maybe array = trimmed(text).starts_with('[') ? parse_array(text) : std::nullopt;
+  return array ? array : Json::array({text});
+}
+
+Maybe read_words(const Maybe& array) {
+  if (!array) return std::nullopt;
+  Json words = Json::array();
+  for (const Json& item : *array) {
+    if (!item.is_string() && !item.is_number()) return std::nullopt;
+    words.push_back(item.is_string() ? item : Json(item.dump()));
+  }
+  return words;
 }
 
 bool means_null(const Json& value) {
@@ -321,15 +341,18 @@ OptionSet::Section& OptionSet::Section::list(std::string name, std::vector<std::
   OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "TEXT ...",
                                   "a list of words", [](const Json& value) -> Maybe {
                                     if (value.is_null()) return Json::array();
-                                    const Maybe array = read_array(value);
-                                    if (!array) return std::nullopt;
-                                    Json words = Json::array();
-                                    for (const Json& item : *array) {
-                                      if (!item.is_string() && !item.is_number())
-                                        return std::nullopt;
-                                      words.push_back(item.is_string() ? item : Json(item.dump()));
-                                    }
-                                    return words;
+                                    return read_words(read_array(value));
+                                  });
+  option.is_list = true;
+  SHOAL_DECLARE(std::move(option));
+}
+
+OptionSet::Section& OptionSet::Section::texts(std::string name, std::vector<std::string>* field,
+                                              const OptionRules& rules) {
+  OptionData option = make_option(std::move(name), field, rules.help, rules.aliases, "TEXT ...",
+                                  "texts", [](const Json& value) -> Maybe {
+                                    if (value.is_null()) return Json::array();
+                                    return read_words(read_texts(value));
                                   });
   option.is_list = true;
   SHOAL_DECLARE(std::move(option));

@@ -116,6 +116,8 @@ class OptionSet::Section {
   // Accepts a JSON array, "a,b", or several values on the command line.
   Section& list(std::string name, std::vector<std::string>* field, const OptionRules& rules = {});
   Section& list(std::string name, std::vector<std::int64_t>* field, const IntegerRules& rules = {});
+  // Like list(), for texts, which may contain commas: a value that is no JSON array is one text.
+  Section& texts(std::string name, std::vector<std::string>* field, const OptionRules& rules = {});
   // Accepts any JSON object (lr_scheduler_kwargs).
   Section& object(std::string name, nlohmann::json* field, const OptionRules& rules = {});
   // An option of other programs that has no effect here. notices() reports its use.

@@ -36,6 +36,7 @@ struct Arguments {
   std::optional<std::string> resume;
   std::vector<std::string> report_to;
   std::vector<std::int64_t> sizes{1, 2};
+  std::vector<std::string> prompts;
   Strategy eval = Strategy::no;
   json extra;
 };
@@ -57,6 +58,7 @@ void declare(OptionSet& options, Arguments& a) {
   out.string("output_dir", &a.output_dir).string("resume_from_checkpoint", &a.resume);
   out.string("block_size", &a.block);
   out.list("report_to", &a.report_to).list("sizes", &a.sizes, IntegerRules{.min = 1});
+  out.texts("prompts", &a.prompts);
   out.object("lr_scheduler_kwargs", &a.extra);
   out.ignored("skip_tracing", "Shoal does not trace");
 }
@@ -185,6 +187,18 @@ TEST(Options, ListsWorkOnTheCommandLine) {
   EXPECT_THAT(Parsed().line({"--report_to", "a", "b", "--bf16"}).done().report_to,
               ElementsAre("a", "b"));
   EXPECT_THAT(Parsed().line({"--report_to", "a,b"}).done().report_to, ElementsAre("a", "b"));
+  // Texts may have commas and brackets.
+  const std::string text = "Once, upon a time";
+  EXPECT_THAT(Parsed().line({"--prompts", text}).done().prompts, ElementsAre(text));
+  EXPECT_THAT(Parsed().line({"--prompts", text, "[INST] b"}).done().prompts,
+              ElementsAre(text, "[INST] b"));
+  EXPECT_THAT(Parsed().line({"--prompts=[INST] b"}).done().prompts, ElementsAre("[INST] b"));
+  EXPECT_THAT(Parsed().file(R"({"prompts": "[\"a, b\", \"c\"]"})").done().prompts,
+              ElementsAre("a, b", "c"));
+  EXPECT_THAT(Parsed().file(R"({"prompts": ["a, b", 3]})").done().prompts,
+              ElementsAre("a, b", "3"));
+  EXPECT_THAT(Parsed().file(R"({"prompts": null})").done().prompts, IsEmpty());
+  EXPECT_THAT(Parsed().file(R"({"prompts": [["a"]]})").problem(), HasSubstr("it takes texts"));
   EXPECT_THAT(Parsed().line({"--report_to="}).done().report_to, IsEmpty());
   EXPECT_THAT(Parsed().line({"--sizes", "3"}).done().sizes, ElementsAre(3));
   EXPECT_THAT(Parsed().file(R"({"sizes": [1, "2", 3.0]})").done().sizes, ElementsAre(1, 2, 3));
