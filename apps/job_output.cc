@@ -22,7 +22,7 @@ namespace shoal::app {
 namespace {
 
 constexpr std::array kRecords = {"metrics.jsonl", "trainer_state.json"};
-constexpr std::array kOthers = {"run_settings.json", "all_results.json"};
+constexpr std::array kOthers = {"run_settings.json", "all_results.json", "samples.jsonl"};
 constexpr int kNotStarted = 127;  // the shell's status for a missing program
 
 std::string quoted(const std::string& path) {

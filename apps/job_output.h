@@ -7,8 +7,9 @@
 
 namespace shoal::app {
 
-// Writes the job's metrics.jsonl, run_settings.json and all_results.json, or what Hugging Face's
-// Trainer writes in their place, into `directory`, which is made. `job`: a name or an ARN.
+// Writes the job's metrics.jsonl, run_settings.json, all_results.json and samples.jsonl, or what
+// Hugging Face's Trainer writes in their place, into `directory`, which is made. `job`: a name or
+// an ARN.
 //
 // They come from the job's model.tar.gz, or from the output.tar.gz beside it. The archive is
 // streamed through tar and gzip and never stored. If the job has no model (yet), they come from the

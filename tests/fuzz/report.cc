@@ -14,11 +14,12 @@
 namespace shoal::fuzz {
 namespace {
 
-// metrics.jsonl, run_settings.json, all_results.json, trainer_state.json; then its page.
+// metrics.jsonl and the files beside it; then the run's page.
 FUZZ(run_log,
-     "train/report/run_log.cc train/report/records.cc train/report/html.cc train/report/page.cc") {
-  for (const char* name :
-       {"metrics.jsonl", "run_settings.json", "all_results.json", "trainer_state.json"})
+     "train/report/run_log.cc train/report/records.cc train/report/samples.cc train/report/html.cc "
+     "train/report/page.cc") {
+  for (const char* name : {"metrics.jsonl", "run_settings.json", "all_results.json",
+                           "trainer_state.json", "samples.jsonl"})
     input.optional_file(name);
   const report::RunLog run = report::read_run(Input::folder());
   (void)report::remarks_of(run);

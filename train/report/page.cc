@@ -41,6 +41,7 @@ std::string page(std::span<const RunLog> runs, const std::string& program) {
   text += comparison_section(runs);
   text += scaling_section(runs);
   text += learning_section(runs);
+  text += samples_section(runs);
   text += speed_section(runs);
   text += memory_section(runs);
   text += machine_section(runs);

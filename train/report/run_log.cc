@@ -196,6 +196,8 @@ RunLog read_run(const std::string& directory) {
   run.directory = directory;
   run.settings = object_in(directory + "/" + kSettingsFile);
   run.results = object_in(directory + "/all_results.json");
+  if (const std::string samples = directory + "/" + kSamplesFile; is_regular_file(samples))
+    run.samples = parse_samples(read_text_file(samples, kMostBytes));
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   if (path == "." || path == "..") path = canonical_path(path);

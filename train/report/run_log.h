@@ -1,4 +1,5 @@
-// Reads a run's output_dir: metrics.jsonl and, if present, run_settings.json and all_results.json.
+// Reads a run's output_dir: metrics.jsonl and, if present, run_settings.json, all_results.json and
+// samples.jsonl.
 // Runs of Hugging Face's Trainer have trainer_state.json in place of the first two.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/train/report/records.h"
+#include "shoal/train/report/samples.h"
 
 namespace shoal::report {
 
@@ -33,6 +35,7 @@ struct RunLog {
   std::map<std::string, double> memory_peak_by_tag, pinned_memory_peak_by_tag;
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json results = nlohmann::json::object();  // all_results.json
+  std::vector<SampledPrompt> samples;                 // samples.jsonl
   bool finished = false;                              // the last record ends training
   double end_step = 0;                                // last step; may have no record
   std::int64_t records = 0;                           // of any kind

@@ -23,6 +23,8 @@ std::string memory_section(Runs runs);
 // Processor, memory and network by rank; empty for runs that have not recorded them.
 std::string machine_section(Runs runs);
 std::string evaluation_section(Runs runs);
+// Texts generated at several steps; empty for runs without samples.jsonl.
+std::string samples_section(Runs runs);
 // Predicted beside measured, for runs with a prediction; otherwise empty.
 std::string forecast_section(Runs runs);
 // For runs on different numbers of ranks; otherwise empty.

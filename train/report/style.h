@@ -65,7 +65,7 @@ color:var(--soft)}
 .rest{fill:var(--grid)}
 .bar rect{stroke:var(--card);stroke-width:1;vector-effect:non-scaling-stroke}
 .text td{overflow-wrap:anywhere;min-width:6em;vertical-align:top}.text td:last-child{min-width:15em}
-.text td:first-child{overflow-wrap:normal;min-width:9em}
+.text td:first-child{overflow-wrap:normal;min-width:9em}.texts td:first-child{min-width:5em}
 .bars td:last-child{width:45%}.both .bars td:last-child{width:62%}
 .note,.missing{color:var(--soft);font-size:13px;margin:6px 0 0}
 .missing{border:1px dashed var(--line);border-radius:10px;padding:8px 14px;margin:10px 0 0}
@@ -93,6 +93,7 @@ main{padding:18px 12px 28px}h1{font-size:23px}
 .tile:last-child:nth-child(odd){grid-column:1/-1}
 .tile b{font-size:19px}.card{padding:12px 12px 10px}
 .bars td:last-child,.both .bars td:last-child{width:30%}
+.text td:last-child{min-width:8em}.text td:first-child code{font-size:12px}
 .on-wide{display:none}.on-narrow{display:block}
 .t{font-size:15px}.c{stroke-width:2.4}.pale{stroke-width:1.4}
 th,td{padding-right:10px}}

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "shoal/runtime/base/error.h"
 #include "shoal/train/report/html.h"
@@ -168,11 +169,104 @@ TEST(Page, ShowsTheMachinesByRank) {
   EXPECT_THAT(html, HasSubstr("<h3>Processor cores in use</h3>"));
   EXPECT_THAT(html, HasSubstr("<title>step 10\nrank 0: 0.5000\nrank 1: 1.500"));
   EXPECT_THAT(html, Not(HasSubstr("Network of the hosts")));
+  // A network that carried nothing has no empty plot.
+  for (const double rate : {0.0, 7.0}) {
+    RunLog silent = run;
+    silent.training.add({{"loss", 1}, {"step", 40}, {"network_rate_rank0", rate}});
+    const std::string shown = page({&silent, 1}, "shoal 1");
+    expect_sound(shown);
+    EXPECT_EQ(count(shown, "<b>Network of the hosts</b>: the kernel"), rate == 0 ? 1U : 0U);
+    EXPECT_EQ(count(shown, "<h3>Network of the hosts</h3>"), rate == 0 ? 0U : 1U);
+  }
   // Beside another run, each has one curve: its rank with most.
   const std::vector<RunLog> both = {run, run_of("other", metrics)};
   const std::string beside = page(both, "shoal 1");
   EXPECT_THAT(beside, HasSubstr("the rank with most"));
   EXPECT_THAT(beside, Not(HasSubstr("rank 0: 0.5")));
+}
+
+// A line of samples.jsonl.
+std::string line_of(int step, const std::string& prompt, const std::string& text) {
+  return nlohmann::json({{"step", step}, {"index", 0}, {"prompt", prompt}, {"text", text}})
+             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+TEST(Page, ShowsTheTextsOfEachPromptByStep) {
+  RunLog run = usual("gpt", 1);
+  EXPECT_THAT(page({&run, 1}, "shoal 1"), Not(HasSubstr("Generated texts")));
+  run.samples = parse_samples(
+      R"({"step": 100, "index": 0, "prompt": "In the beginning", "reference": "God created", "text": ""}
+{"step": 100, "index": 1, "source": "Der Hund", "reference": "The dog", "text": "le <b>\nchien"}
+half a l
+{"step": 200, "index": 0, "prompt": "In the beginning", "reference": "God created", "text": " was"}
+{"step": 200, "index": 1, "source": "Der Hund", "reference": "The dog", "text": "A dog"}
+{"step": 200, "index": 1, "source": "Der Hund", "reference": "The dog", "text": "The dog"}
+{"step": 300, "ind)");
+  const std::string html = page({&run, 1}, "shoal 1");
+  expect_sound(html);
+  EXPECT_THAT(html, HasSubstr("<h2>Generated texts</h2>"));
+  EXPECT_THAT(html, HasSubstr("<h3>In the beginning</h3>"));
+  EXPECT_THAT(html, HasSubstr("<tr><td>100</td><td><i>nothing</i></td></tr>\n<tr><td>200</td><td> "
+                              "was</td></tr>\n<tr><td>reference</td><td>God created</td></tr>"));
+  EXPECT_THAT(html, HasSubstr("<h3>Text 2</h3>\n<p class=\"sub\">Der Hund</p>"));
+  EXPECT_THAT(html, HasSubstr("<td>le &lt;b&gt;↵ chien</td>"));
+  EXPECT_THAT(html, HasSubstr("<tr><td>200</td><td>The dog</td></tr>"));
+  EXPECT_THAT(html, Not(HasSubstr("A dog")));  // a later line of the same step replaces it
+  EXPECT_THAT(html, Not(HasSubstr("has all of them")));
+  // A few steps are all shown, however near to each other.
+  RunLog few = usual("few", 1);
+  few.samples =
+      parse_samples(line_of(1, "p", "a") + line_of(99, "p", "b") + line_of(100, "p", "c"));
+  EXPECT_THAT(page({&few, 1}, "shoal 1"), HasSubstr("<tr><td>99</td><td>b</td></tr>"));
+  // Beside another run: the newest text of each prompt.
+  const std::vector<RunLog> both = {run, usual("other", 1)};
+  const std::string beside = page(both, "shoal 1");
+  expect_sound(beside);
+  EXPECT_THAT(beside, HasSubstr("<tr><td>In the beginning</td><td>200</td><td> was</td></tr>"));
+  EXPECT_THAT(beside, Not(HasSubstr("nothing</i>")));
+}
+
+TEST(Page, ManyAndLongTextsMakeNoLargePage) {
+  std::string lines;
+  const std::string long_text = "<" + std::string(5'000, 'x') + "\xff";
+  for (int step = 1; step <= 3'000; ++step)
+    for (int prompt = 0; prompt < 3; ++prompt)
+      lines +=
+          line_of(step, fmt::format("prompt {}", prompt), fmt::format("{} {}", step, long_text));
+  for (int prompt = 3; prompt < 400; ++prompt)
+    lines += line_of(1, fmt::format("prompt {}", prompt), std::string(1'000, '"'));
+  RunLog run = usual("texts", 1);
+  const std::size_t without = page({&run, 1}, "shoal 1").size();
+  run.samples = parse_samples(lines);
+  EXPECT_EQ(run.samples.size(), kMostPrompts);
+  const std::string html = page({&run, 1}, "shoal 1");
+  expect_sound(html);
+  EXPECT_LT(html.size() - without, 60'000U);
+  // The first and the last step, and steps between them.
+  EXPECT_THAT(html, HasSubstr("<tr><td>1</td><td>1 &lt;xxx"));
+  EXPECT_THAT(html, HasSubstr("<tr><td>3,000</td><td>3000 &lt;xxx"));
+  EXPECT_THAT(html, HasSubstr("xxx…</td>"));
+  EXPECT_THAT(html, HasSubstr("8 steps; <code>samples.jsonl</code> has all of them."));
+  const std::vector<SampledText>& texts = run.samples[0].texts;
+  EXPECT_LE(texts.size(), 128U);
+  EXPECT_EQ(texts.front().step, 1);
+  EXPECT_TRUE(std::ranges::is_sorted(texts, {}, &SampledText::step));
+  for (std::size_t i = 1; i < texts.size(); ++i)
+    EXPECT_LE(texts[i].step - texts[i - 1].step, 3 * 3'000 / 128) << i;
+}
+
+// Texts are cut between characters.
+TEST(Samples, CutTextsStayUtf8) {
+  for (int before = 0; before < 4; ++before) {
+    std::string text(static_cast<std::size_t>(before), 'a');
+    for (int i = 0; i < 400; ++i) text += "größe数😀";
+    const auto samples = parse_samples(line_of(1, "p", text));
+    const std::string& shown = samples.at(0).texts.at(0).text;
+    EXPECT_TRUE(shown.ends_with("…"));
+    EXPECT_EQ(escape(shown), shown);
+    EXPECT_LE(shown.size(), 603U);
+  }
 }
 
 TEST(Page, PinnedMemoryHasItsOwnTable) {
@@ -273,6 +367,8 @@ TEST(Page, NamesCannotScriptIt) {
   run.settings["given"].push_back(evil);
   run.memory_peak_by_tag[evil] = 5;
   run.evaluations.add({{"eval_" + evil, 0.5}, {"step", 999}});
+  run.samples = {{.prompt = evil, .reference = evil, .texts = {{1, evil}}},
+                 {.is_source = true, .prompt = evil, .texts = {{1, evil}}}};
   const std::vector<RunLog> two = {run, usual("b", 1)};
   for (const std::string& html : {page({&run, 1}, evil), page(two, evil)}) {
     expect_sound(html);
