@@ -36,15 +36,15 @@ if [ ! -s "$out/tokenizer/tokenizer.json" ]; then
   "$shoal" tokenizer train --vocab-size 4096 --output "$out/tokenizer" "$out/train.txt"
 fi
 
+prompts=("In the beginning" "And the LORD said unto")
 say "training a GPT-2 of ten million parameters on $ranks ranks, for at most $minutes minutes"
 mpirun -n "$ranks" --bind-to none "$shoal" train examples/gpt2-bible.json \
   --tokenizer_name "$out/tokenizer" --train_file "$out/train.txt" \
   --validation_file "$out/validation.txt" --output_dir "$out/run" \
-  --max_train_minutes "$minutes"
-
+  --max_train_minutes "$minutes" --sample_prompts "${prompts[@]}"
 
 say "what it has learnt to say"
-for prompt in "In the beginning" "And the LORD said unto"; do
+for prompt in "${prompts[@]}"; do
   "$shoal" generate --model "$out/run" --prompt "$prompt" --max-new-tokens 60 --temperature 0.8 --top-k 40 --seed 7
   echo
 done

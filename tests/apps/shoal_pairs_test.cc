@@ -169,6 +169,14 @@ TEST_F(ShoalPairs, BartLearnsToLeaveNoiseOut) {
   for (const char* name : {"eval_rouge1", "eval_rouge2", "eval_rougeL", "eval_rougeLsum"})
     EXPECT_GE(metrics[name], 98.0) << name;
   EXPECT_EQ(json_of(out() + "/generation_config.json")["decoder_start_token_id"], 1);
+  // The evaluation after training shows its first texts.
+  const std::vector<std::string> samples = lines_of(text_of(out() + "/samples.jsonl"));
+  ASSERT_EQ(samples.size(), 4U);
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    EXPECT_EQ(samples[i],
+              fmt::format(R"({{"step":300,"index":{},"source":"{}","reference":"{}",)"
+                          R"("text":"{}"}})",
+                          i, held_out[i].source, held_out[i].target, held_out[i].target));
 }
 
 TEST_F(ShoalPairs, AdaptersLearnOnAFrozenModel) {

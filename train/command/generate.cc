@@ -182,26 +182,6 @@ Tensor read_ids(const std::string& path, MemoryResource& memory, const LoadedMod
   return ids_tensor(ids, saved.shape()[0], memory);
 }
 
-// The prompt's tokens: an encoder-decoder's with all special tokens, a decoder's after those that
-// begin a text of this model (Llama: <s>).
-std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
-                                bool encodes) {
-  std::vector<TokenId> ids;
-  if (encodes) {
-    tokenizer.append_ids(prompt, ids, true);
-    return ids;
-  }
-  // Stop at the text: special tokens after it would end the prompt.
-  for (const auto& piece : tokenizer.sequence_template().single) {
-    if (piece.text != SequenceTemplate::kSpecial) break;
-    ids.push_back(piece.id);
-  }
-  tokenizer.append_ids(prompt, ids);
-  // An empty prompt starts a new text.
-  if (ids.empty() && tokenizer.roles().bos) ids.push_back(*tokenizer.roles().bos);
-  return ids;
-}
-
 using Texts = std::vector<std::vector<TokenId>>;
 
 // A tokenizer with a model, and the user's options.
@@ -277,11 +257,7 @@ class Generator {
     return encodes() ? std::vector<TokenId>() : prompt;
   }
   std::string text_of(const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
-    const std::vector<TokenId> before = known(prompt);
-    TextStream stream(*tokenizer_, before);
-    std::string text;
-    for (const TokenId token : tokens) text += stream.add(token);
-    return text + stream.finish();
+    return text_after(*tokenizer_, known(prompt), tokens);
   }
   std::vector<TokenId> checked_ids(const std::string& prompt) const {
     std::vector<TokenId> ids = prompt_ids(*tokenizer_, prompt, encodes());

@@ -10,6 +10,7 @@
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/io/json_fields.h"
+#include "shoal/train/data/tokenizer/text_stream.h"
 
 namespace shoal::command {
 namespace {
@@ -87,6 +88,32 @@ nn::GenerationOptions choose_generation(const GenerateOptions& options, const Mo
           stops, [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
     };
   return how;
+}
+
+std::vector<TokenId> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
+                                bool encodes) {
+  std::vector<TokenId> ids;
+  if (encodes) {
+    tokenizer.append_ids(prompt, ids, true);
+    return ids;
+  }
+  // Stop at the text: special tokens after it would end the prompt.
+  for (const auto& piece : tokenizer.sequence_template().single) {
+    if (piece.text != SequenceTemplate::kSpecial) break;
+    ids.push_back(piece.id);
+  }
+  tokenizer.append_ids(prompt, ids);
+  // An empty prompt starts a new text.
+  if (ids.empty() && tokenizer.roles().bos) ids.push_back(*tokenizer.roles().bos);
+  return ids;
+}
+
+std::string text_after(const Tokenizer& tokenizer, std::span<const TokenId> before,
+                       std::span<const TokenId> tokens) {
+  TextStream stream(tokenizer, before);
+  std::string text;
+  for (const TokenId token : tokens) text += stream.add(token);
+  return text + stream.finish();
 }
 
 }  // namespace shoal::command

@@ -17,6 +17,7 @@
 #include "shoal/runtime/base/parallel_for.h"
 #include "shoal/runtime/io/file_system.h"
 #include "shoal/train/command/generated_texts.h"
+#include "shoal/train/command/sample_texts.h"
 #include "shoal/train/command/stream.h"
 #include "shoal/train/data/corruption.h"
 #include "shoal/train/data/line_dataset.h"
@@ -242,6 +243,13 @@ std::vector<GivenOption> options_of_tasks(const RunArguments& a) {
       {"predict_with_generate", a.training.predict_with_generate.value_or(false), pairs},
       {"generation_max_length", a.training.generation_max_length.has_value(), pairs},
       {"generation_num_beams", a.training.generation_num_beams.has_value(), pairs},
+      {"sample_prompts", !a.training.sample_prompts.empty(), {causal_lm}},
+      {"sample_texts",
+       a.training.sample_texts.value_or(0) > 0,
+       {causal_lm, summarization, translation}},
+      {"sample_max_new_tokens",
+       a.training.sample_max_new_tokens != TrainingArguments{}.sample_max_new_tokens,
+       {causal_lm}},
   };
 }
 
@@ -265,6 +273,7 @@ void check_data(const RunArguments& a, TaskKind kind) {
                   fmt::format("give --task {}", fmt::join(names, " or ")));
     }
   check_packing(data);
+  check_sample_options(a, kind);
   if (reads_text(kind)) return;
   if (learns_pairs(kind)) check_pairs(a);
   SHOAL_CHECK(kind != question_answering || !splits_train_file(data),
@@ -459,6 +468,7 @@ RunSetup set_up_run(const RunArguments& a, const World& world, bool on_cpu,
     if (a.training.do_train) setup.notices.push_back(std::move(line));
   }
   setup.generation = generation_of(a, setup);
+  setup.sample_texts = sample_prompts(a, setup);
   check_metric(a, setup);
   setup.text_tokens = setup.block_size = block_size_of(a, *setup.task, model.kind);
   if (model.kind == TaskKind::span_corruption)

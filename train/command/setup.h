@@ -18,6 +18,7 @@
 #include "shoal/train/data/sample_stream.h"
 #include "shoal/train/data/tokenizer/tokenizer.h"
 #include "shoal/train/trainer/resolved_run.h"
+#include "shoal/train/trainer/sample_texts.h"
 
 namespace shoal::command {
 
@@ -56,6 +57,7 @@ struct RunSetup {
   std::shared_ptr<const ShardSet> train_shards;  // with streaming, instead of train_dataset
   std::shared_ptr<const Collator> collator;
   std::optional<nn::GenerationOptions> generation;  // predictions are texts
+  SampleTexts sample_texts;                         // without those of the validation set
   std::int64_t block_size = 0;                      // positions of a sample
   std::int64_t text_tokens = 0;      // tokens of a block of text; the same, but of span corruption
   TokenId padding = 0;               // pads samples, or blocks

@@ -23,6 +23,7 @@
 #include "shoal/train/command/model_card.h"
 #include "shoal/train/command/peak.h"
 #include "shoal/train/command/run_settings.h"
+#include "shoal/train/command/sample_texts.h"
 #include "shoal/train/command/stop_signals.h"
 #include "shoal/train/command/summary.h"
 #include "shoal/train/data/unigram.h"
@@ -210,6 +211,7 @@ class RankRun {
     parts.eval_dataset = rank_.setup.eval_dataset;
     parts.collator = rank_.setup.collator;
     parts.generation = rank_.setup.generation;
+    parts.samples = with_texts_of_set(rank_.arguments, rank_.setup);
     parts.initial_weights = rank_.setup.initial_weights;
     if (main_rank_) parts.predicted = rank_.forecast.record;
     if (console_) parts.callbacks.push_back(console_.get());

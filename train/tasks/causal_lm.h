@@ -29,6 +29,7 @@ class CausalLmTask final : public Task {
   nn::CausalLm& model() { return *model_; }
   nn::Module& module() override { return *model_; }
   nn::Chain* chain() override { return model_.get(); }
+  nn::CausalLm* causal_lm() override { return model_.get(); }
   std::string describe() const override { return model_->describe(); }
   nlohmann::json configuration() const override;
   nlohmann::json configuration_of(const nlohmann::json& other,

@@ -15,8 +15,9 @@
 namespace shoal {
 
 namespace nn {
+class CausalLm;
 class EncoderDecoder;
-}
+}  // namespace nn
 
 // Not thread-safe unless stated. A task does not depend on ranks.
 class Task {
@@ -29,6 +30,8 @@ class Task {
   // The model that generates text for a batch's input (nn/models/encoder_decoder/generate.h); null:
   // the task has scores.
   virtual nn::EncoderDecoder* generator() { return nullptr; }
+  // The model that continues prompts (nn/models/generate.h); null: the task continues none.
+  virtual nn::CausalLm* causal_lm() { return nullptr; }
   virtual std::string describe() const = 0;  // "gpt2, 12 layers of width 768, ..."
   // The fields of config.json that the model knows, with their values. Null: not known, so a
   // resumed run compares only tensors.

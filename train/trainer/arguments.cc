@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;
 constexpr double kMostMebibytes = 1e9;
+constexpr std::int64_t kMostSampleTexts = 100;
 constexpr std::int64_t kMaxLoraRank = std::int64_t{1} << 16;
 
 void declare_batches(OptionSet& options, TrainingArguments& a) {
@@ -186,7 +187,17 @@ void declare_logging(OptionSet& options, TrainingArguments& a) {
       .integer("generation_max_length", &a.generation_max_length,
                {.min = 2, .help = "tokens, with the start; null: val_max_target_length"})
       .integer("generation_num_beams", &a.generation_num_beams,
-               {.min = 1, .help = "1: greedy; null: the model's", .aliases = {"num_beams"}});
+               {.min = 1, .help = "1: greedy; null: the model's", .aliases = {"num_beams"}})
+      .texts("sample_prompts", &a.sample_prompts,
+             {.help = "causal-lm: each evaluation continues these texts, for samples.jsonl and the "
+                      "report; a run without evaluations does so before each checkpoint"})
+      .integer("sample_texts", &a.sample_texts,
+               {.min = 0,
+                .max = kMostSampleTexts,
+                .help = "so many texts of the validation set too: causal-lm continues their "
+                        "beginnings; null: 4 with predict_with_generate, else 0"})
+      .integer("sample_max_new_tokens", &a.sample_max_new_tokens,
+               {.min = 1, .help = "causal-lm: tokens of such a continuation"});
 }
 
 void declare_checkpoints(OptionSet& options, TrainingArguments& a) {

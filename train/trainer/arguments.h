@@ -106,6 +106,11 @@ struct TrainingArguments {
   std::optional<bool> predict_with_generate;
   std::optional<std::int64_t> generation_max_length;  // nullopt: val_max_target_length
   std::optional<std::int64_t> generation_num_beams;   // nullopt: generation_config.json
+  // Texts generated during training (sample_texts.h): of these prompts, and of so many first texts
+  // of the validation set. sample_texts nullopt: 4 if evaluation generates, else 0.
+  std::vector<std::string> sample_prompts;
+  std::optional<std::int64_t> sample_texts;
+  std::int64_t sample_max_new_tokens = 32;
 
   // --- checkpoints
   Interval save_strategy = Interval::steps;

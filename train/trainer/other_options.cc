@@ -144,7 +144,11 @@ constexpr std::array kSynonyms = {Synonym{"lr", "learning_rate"},
                                   Synonym{"eval_interval", "eval_steps"},
                                   Synonym{"save_interval", "save_steps"},
                                   Synonym{"random_seed", "seed"},
-                                  Synonym{"lora_rank", "lora_r"}};
+                                  Synonym{"lora_rank", "lora_r"},
+                                  Synonym{"prompts", "sample_prompts"},
+                                  Synonym{"log_completions", "sample_texts"},
+                                  Synonym{"eval_table_size", "sample_texts"},
+                                  Synonym{"eval_max_new_tokens", "sample_max_new_tokens"}};
 
 bool asks_for_nothing(const std::string& value) {
   static constexpr std::array words = {"",      "none", "null", "no",     "false",

@@ -54,6 +54,7 @@ void Trainer::Impl::begin() {
     SHOAL_CHECK(made != nullptr, "model_init made no task");
     parts.task = made.get();
   }
+  check_samples();
   guarded([this] {
     at_own_pace([this] {
       engine = std::make_unique<Engine>(EngineParts{
@@ -65,6 +66,8 @@ void Trainer::Impl::begin() {
   pending.clear();
   evaluated_now.reset();
   metrics_file.reset();
+  sample_log.reset();
+  weights_are_of_step = false;
   state = {};
   stream = {};
   loader_monitor = {};
@@ -344,7 +347,10 @@ void Trainer::Impl::after_step(const StepInput& input, const StepReport& report,
     note_metric(evaluate_in_training(), control);
   const bool due = plan->save_at(args, step, input.epoch_end);
   const bool last = input.out_of_time && args.save_strategy != Interval::no;
-  if (due || control.should_save || last) save_checkpoint();
+  if (due || control.should_save || last) {
+    sample_before_saving();
+    save_checkpoint();
+  }
   if (writer) writer->check();
 }
 
@@ -365,6 +371,7 @@ bool Trainer::Impl::prepare_run() {
           args.output_dir + "/metrics.jsonl",
           resumed ? JsonLinesWriter::Mode::append : JsonLinesWriter::Mode::truncate);
   }
+  open_samples(resumed);
   if (!writer && writes_files()) writer = std::make_unique<CheckpointWriter>();
   each_callback([&](TrainerCallback& c) { c.on_train_begin(state); });
   std::int64_t needing = std::ranges::count_if(

@@ -36,6 +36,7 @@
 #include "shoal/train/trainer/arguments.h"
 #include "shoal/train/trainer/callback.h"
 #include "shoal/train/trainer/predictions.h"
+#include "shoal/train/trainer/sample_texts.h"
 
 namespace shoal {
 
@@ -88,6 +89,7 @@ struct TrainerParts {
   // If set, evaluations and predictions generate texts (SamplePrediction::tokens) instead of
   // computing scores. The task must have a Task::generator().
   std::optional<nn::GenerationOptions> generation;
+  SampleTexts samples;  // what samples.jsonl gets; empty: nothing
   // A directory with the initial weights; empty: initialised from the seed.
   std::string initial_weights;
   std::vector<TrainerCallback*> callbacks;

@@ -549,6 +549,7 @@ void Trainer::Impl::load_best_model() {
             "the model of the last step is in the newest checkpoint"});
   at_own_pace([&] { engine->load_weights(path); });
   evaluated_now.reset();
+  weights_are_of_step = false;
   say(fmt::format("loaded the best model, {} (eval {} {:.6g})", path, args.metric_for_best_model,
                   state.best_metric.value_or(0)));
 }

@@ -115,8 +115,10 @@ Trainer::Impl::EvaluationMetrics Trainer::Impl::measure(
   SHOAL_CHECK(dataset != nullptr, "there is no validation set; give validation_file");
   SHOAL_CHECK(dataset->size() > 0, "the validation set is empty");
   const bool computes = static_cast<bool>(parts.compute_metrics);
+  const bool shows = dataset == parts.eval_dataset && suffix.empty();
+  const bool predicts = computes || (shows && parts.samples.first_of_set > 0);
   const Evaluated done =
-      with_memory_for(MemoryUse::evaluation, [&] { return run_over(dataset, computes); });
+      with_memory_for(MemoryUse::evaluation, [&] { return run_over(dataset, predicts); });
   const double loss = done.loss / std::max(done.targets, 1.0);
   nlohmann::ordered_json record;
   record["eval_loss"] = loss;
@@ -131,7 +133,9 @@ Trainer::Impl::EvaluationMetrics Trainer::Impl::measure(
     record["epoch"] = epoch_now();
   }
   record["step"] = state.global_step;
-  return {std::move(record), std::move(metrics)};
+  EvaluationMetrics given{std::move(record), std::move(metrics), {}};
+  if (shows) given.samples = sample_lines(done.predictions);
+  return given;
 }
 
 void Trainer::Impl::log_evaluation(const EvaluationMetrics& given) {
@@ -144,6 +148,7 @@ void Trainer::Impl::log_evaluation(const EvaluationMetrics& given) {
     c.on_log(line);
     c.on_evaluate(given.metrics);
   });
+  log_samples(given.samples);
 }
 
 nlohmann::ordered_json Trainer::Impl::evaluate(const std::shared_ptr<const Dataset>& dataset,

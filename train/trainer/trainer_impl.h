@@ -23,6 +23,7 @@
 #include "shoal/train/trainer/engine.h"
 #include "shoal/train/trainer/loader_monitor.h"
 #include "shoal/train/trainer/plan.h"
+#include "shoal/train/trainer/sample_log.h"
 #include "shoal/train/trainer/trainer.h"
 #include "shoal/train/trainer/use_monitor.h"
 
@@ -47,6 +48,9 @@ struct Trainer::Impl {
   UseMonitor use_monitor;
   TrainerState state;
   std::unique_ptr<JsonLinesWriter> metrics_file;  // rank 0
+  std::unique_ptr<SampleLog> sample_log;          // rank 0
+  // output_dir is of this run, and the weights are those after state.global_step.
+  bool weights_are_of_step = false;
   // On each owner of output_dir: held from train() until the Trainer and its writer are destroyed,
   // because files that the program writes after training belong to the run, too.
   std::shared_ptr<RunLock> run_lock;
@@ -226,6 +230,7 @@ struct Trainer::Impl {
   // An evaluation's values: `record` without times, `metrics` with them.
   struct EvaluationMetrics {
     nlohmann::ordered_json record, metrics;
+    std::vector<nlohmann::ordered_json> samples;  // sample_lines()
   };
   EvaluationMetrics measure(const std::shared_ptr<const Dataset>& dataset,
                             const std::string& suffix);
@@ -243,6 +248,15 @@ struct Trainer::Impl {
 
   // Metrics of parts.eval_dataset with this step's weights; nullopt after the weights change.
   std::optional<EvaluationMetrics> evaluated_now;
+
+  // trainer_samples.cc
+  void check_samples() const;
+  void open_samples(bool resumed);
+  // A line of samples.jsonl for each text; empty except on rank 0. `predictions`: of
+  // parts.eval_dataset. Collective.
+  std::vector<nlohmann::ordered_json> sample_lines(const Predictions& predictions);
+  void log_samples(const std::vector<nlohmann::ordered_json>& lines);
+  void sample_before_saving();  // in runs that do not evaluate during training
 
   // trainer_checkpoint.cc
   void save_checkpoint();

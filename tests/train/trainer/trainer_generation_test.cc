@@ -4,11 +4,14 @@
 #include <mutex>
 #include <ostream>
 #include <set>
+#include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "support/temporary_directory.h"
 #include "train/trainer/mesh_layout.h"
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include "shoal/train/tasks/encoder_decoder.h"
@@ -203,6 +206,45 @@ TEST(TrainerGenerations, TextsMayFillAllPositions) {
   EXPECT_EQ(texts.front().size(), static_cast<std::size_t>(kPositions));
   EXPECT_EQ(texts_of({.tp = 2, .more = kShared}, "bart", search), texts);
   EXPECT_EQ(texts_of({.pp = 2}, "bart", search), texts);
+}
+
+// No text is generated for the file alone, with or without metrics of the texts.
+TEST(TrainerGenerations, TheFirstTextsOfEachEvaluationAreWritten) {
+  const Search greedy = searches()[0];
+  const Texts texts = texts_of({.on_mesh = false}, "t5", greedy);
+  for (const bool metrics : {false, true})
+    for (const Case& one : kLayouts) {
+      SCOPED_TRACE(fmt::format("{}, metrics {}", one.name, metrics));
+      const TemporaryDirectory output;
+      TrainingArguments arguments = arguments_for(output);
+      arguments.eval_strategy = Interval::steps;
+      arguments.eval_steps = 1;
+      test::RunOptions options = options_for("t5", greedy);
+      options.prepare = [&, prepare = options.prepare](CausalLmTask& task, TrainerParts& parts) {
+        prepare(task, parts);
+        parts.samples.first_of_set = 3;
+        parts.samples.text_of = [](std::span<const std::int32_t>,
+                                   std::span<const std::int32_t> ids) {
+          return fmt::format("{}", fmt::join(ids, " "));
+        };
+        if (metrics)
+          parts.compute_metrics = [](const Predictions&) {
+            return nlohmann::ordered_json::object();
+          };
+      };
+      run_on(one.layout, arguments, options);
+      std::istringstream lines(test::bytes_of(output / "samples.jsonl"));
+      std::size_t index = 0;
+      for (std::string line; std::getline(lines, line); ++index) {
+        const Sample sample = Pairs().get(static_cast<std::int64_t>(index));
+        EXPECT_EQ(line,
+                  fmt::format(R"({{"step":1,"index":{},"source":"{}","reference":"{}",)"
+                              R"("text":"{}"}})",
+                              index, fmt::join(sample.input_ids, " "),
+                              fmt::join(sample.labels, " "), fmt::join(texts.at(index), " ")));
+      }
+      EXPECT_EQ(index, 3U);
+    }
 }
 
 TEST(TrainerGenerations, RefuseSeveralTextsOfASampleAndEmptyTexts) {
