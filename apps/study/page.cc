@@ -53,7 +53,8 @@ Plot loss_plot(const std::vector<StudyRow>& rows, const StudyOptions& o) {
   Plot plot{.title = "Loss", .x_name = "examples", .missing = "no run has logged a loss"};
   for (const StudyRow& row : rows) {
     Curve& curve = add_curve(
-        plot, fmt::format("{} ranks, {}", row.result.cell.ranks, curve_name(row.result.cell, o)));
+        plot, fmt::format("{} rank{}, {}", row.result.cell.ranks,
+                          row.result.cell.ranks == 1 ? "" : "s", curve_name(row.result.cell, o)));
     curve.dots = false;
     for (const auto& [examples, loss] : row.result.losses) {
       curve.values.x.push_back(examples);

@@ -191,7 +191,7 @@ TEST(Study, ThePageNeedsNothingElse) {
   EXPECT_THAT(
       page,
       HasSubstr("<title>ranks 2\n0 workers, batch 8: 70.00\n4 workers, batch 8: 150.0</title>"));
-  EXPECT_THAT(page, HasSubstr("1 ranks, 4 workers, batch 8: 2.250"));
+  EXPECT_THAT(page, HasSubstr("1 rank, 4 workers, batch 8: 2.250"));
   EXPECT_THAT(page, HasSubstr("+114 %"));
   for (const char* outside : {"http", "src=", "href", "<script", "@import", "nan", "inf,"})
     EXPECT_THAT(page, Not(HasSubstr(outside)));

@@ -165,16 +165,18 @@ std::string head_section(Runs runs) {
                        : fmt::format("{} runs", runs.size()));
   Table table{.head = {"run", "state", "ranks", "global batch", "model"}, .all_text = true};
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto known = [&](const char* name) {
+    const auto known = [&](const char* name, const char* title) {
       const auto value = runs[i].setting(name);
-      return value == 0 ? std::string("not known")
-                        : format_number(static_cast<double>(value), Unit::count);
+      return fmt::format("<span class=\"label\">{}: </span>{}", title,
+                         value == 0 ? std::string("not known")
+                                    : format_number(static_cast<double>(value), Unit::count));
     };
     table.rows.push_back({swatch(colour_of_run(i)) + "<b>" + escape(runs[i].name) + "</b>",
-                          state_of(runs[i]), known("ranks"), known("global_batch_size"),
+                          state_of(runs[i]), known("ranks", "ranks"),
+                          known("global_batch_size", "global batch"),
                           escape(line_of_header(runs[i], "model: "))});
   }
-  return text + "<section class=\"card\">" + table.html() + "</section>\n";
+  return text + "<section class=\"card runs\">" + table.html() + "</section>\n";
 }
 
 std::string remarks_section(Runs runs) {

@@ -45,7 +45,7 @@ color:var(--soft)}
 .sw{width:12px;height:12px;margin-right:6px;flex:none;vertical-align:-1px}
 .sw.l{width:24px}
 .plot{display:block;width:100%;height:auto}
-.on-narrow{display:none}
+.on-narrow,.label{display:none}
 .t{font-size:11px;fill:var(--soft)}
 .on-wide .t{font-size:12px}
 .e{text-anchor:end}.m{text-anchor:middle}
@@ -94,9 +94,12 @@ main{padding:18px 12px 28px}h1{font-size:23px}
 .tile b{font-size:19px}.card{padding:12px 12px 10px}
 .bars td:last-child,.both .bars td:last-child{width:30%}
 .text td:last-child{min-width:8em}.text td:first-child code{font-size:12px}
+.runs thead{display:none}.runs tr,.runs td{display:block}.runs td{border:0;padding:1px 0}
+.runs tr+tr{border-top:1px solid var(--line);margin-top:8px;padding-top:8px}.label{display:inline}
+.numbers{font-size:12.5px}.numbers th{font-size:12px}
 .on-wide{display:none}.on-narrow{display:block}
 .t{font-size:15px}.c{stroke-width:2.4}.pale{stroke-width:1.4}
-th,td{padding-right:10px}}
+th,td{padding-right:10px}.numbers th,.numbers td{padding-right:5px}}
 @media print{
 @page{margin:14mm}
 body{font-size:10.5pt}main{max-width:none;padding:0}

@@ -284,6 +284,8 @@ TEST(Page, ComparesTwoRuns) {
   const std::string html = page(runs, "shoal 1");
   expect_sound(html);
   EXPECT_THAT(html, HasSubstr("<h1>a and b</h1>"));
+  // On a phone the table of runs has no head, but a name before each number.
+  EXPECT_THAT(html, HasSubstr("<span class=\"label\">global batch: </span>16</td>"));
   EXPECT_THAT(html, HasSubstr("<td>step time (median)</td><td class=\"n\"><span class=\"best\">"
                               "500 ms</span></td><td class=\"n\">625 ms</td><td "
                               "class=\"n\">+125 ms</td><td class=\"n\">+25.0 %</td>"));

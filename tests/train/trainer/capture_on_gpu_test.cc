@@ -229,6 +229,28 @@ TEST(CaptureOnGpu, AccumulatedGradientsAreSummedOnce) {
   EXPECT_THAT(captured.capture, HasSubstr("9 of 12 steps replayed"));
 }
 
+// A rank generates texts between replays, in the memory that they leave (samples.jsonl).
+TEST(CaptureOnGpu, TextsBetweenReplaysChangeNothing) {
+  SHOAL_NEEDS_GPU();
+  const TemporaryDirectory output;
+  const auto evaluates = [](TrainingArguments& a) {
+    a.eval_strategy = Interval::steps;
+    a.eval_steps = 5;
+  };
+  const Rest rest{.prepare = [](TrainerParts& parts) {
+    parts.eval_dataset = std::make_shared<Even>(0);
+    parts.samples.prompts = {{.ids = {1, 2, 3}}, {.ids = {4}}};
+    parts.samples.text_of = [](auto, auto ids) { return fmt::format("{}", fmt::join(ids, " ")); };
+    parts.samples.options.max_new_tokens = 5;
+  }};
+  const auto [captured, direct] = both(output, evaluates, rest);
+  EXPECT_THAT(captured.capture, HasSubstr("9 of 12 steps replayed"));
+  EXPECT_EQ(bytes_of(output / "on/samples.jsonl"), bytes_of(output / "off/samples.jsonl"));
+  EXPECT_THAT(bytes_of(output / "on/samples.jsonl"), HasSubstr("{\"step\":12,\"index\":1,"));
+  TrainingArguments silent = arguments_of(output / "silent", StepCaptureMode::on);
+  EXPECT_EQ(train(silent).watcher.logs, captured.watcher.logs);
+}
+
 // An overflow on one rank makes both ranks skip the replayed step.
 TEST(CaptureOnGpu, F16OverflowsLeaveReplayedStepsOut) {
   SHOAL_NEEDS_GPU();

@@ -136,6 +136,9 @@ TEST(TrainerSamples, ChangeNoLoss) {
     const Outcome without = run(arguments, silent);
     EXPECT_EQ(with.main.losses, without.main.losses);
     EXPECT_FALSE(fs::exists(file_of(arguments.output_dir)));
+    arguments.step_capture = StepCaptureMode::on;  // replayed steps plan their memory
+    EXPECT_EQ(run(arguments, options).main.losses, without.main.losses);
+    EXPECT_EQ(lines_of(arguments.output_dir).size(), 6U);
   }
 }
 
