@@ -97,6 +97,9 @@ class Endpoint : public fid_ep {
     PacketKind kind = PacketKind::message;
     std::vector<std::byte> bytes;  // message
   };
+  struct InOrderMet {  // not by address in memory, so that runs are alike
+    bool operator()(const Peer* a, const Peer* b) const { return a->number < b->number; }
+  };
   struct Order {  // for send-after-send
     std::uint32_t next = 0;
     std::unordered_map<std::uint32_t, Arrived> early;
@@ -141,7 +144,7 @@ class Endpoint : public fid_ep {
   std::map<std::pair<const Peer*, std::uint64_t>, Arriving> arriving_;
   std::unordered_map<const Peer*, Order> orders_;
   std::vector<Arrived> waiting_;
-  std::unordered_map<Peer*, std::vector<Response>> responses_;
+  std::map<Peer*, std::vector<Response>, InOrderMet> responses_;
 };
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** made, void* context);

@@ -84,6 +84,7 @@ Peer& Link::peer(const Address& address) {
   if (!peer) {
     peer = std::make_unique<Peer>();
     peer->address = address;
+    peer->number = peers_.size();
     peer->where.sin_family = AF_INET;
     peer->where.sin_port = htons(address.qpn);
     std::memcpy(&peer->where.sin_addr, address.gid.data() + 12, 4);

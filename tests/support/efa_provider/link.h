@@ -37,6 +37,7 @@ struct Peer {
     bool acknowledged = false;
   };
   Address address;
+  std::size_t number = 0;  // in the order in which the endpoint met its peers
   sockaddr_in where{};
   // Sending: in_flight[i] has sequence number first_in_flight + i.
   std::uint32_t first_in_flight = kFirstSequence;
