@@ -33,8 +33,10 @@ inline constexpr double kTellProgress = 1, kProgressReports = 16, kProgressLooks
 inline constexpr double kConnectAttempt = 5, kShortestConnectAttempt = 0.1;
 // How long a closing store server waits until pending answers are delivered.
 inline constexpr double kStoreCourtesy = 1;
-// How long a client waits for a server that has already missed a full deadline once.
-inline constexpr double kSilentStore = 2;
+// The same after an error. The clients learn its cause meanwhile.
+inline constexpr double kStoreLastWords = 0.5;
+// How long a client waits for a server after a wait that took its whole deadline.
+inline constexpr double kSilentStore = 1;
 // The server closes a connection that sends nothing for this long in the middle of a request.
 inline constexpr double kStoreStall = 60;
 // The server closes a connection that has not shown the job's token within this time. It is short,

@@ -223,12 +223,14 @@ class TcpStore final : public Store {
     idle_.push_back(connect_until(hosts_, port_, credentials_, deadline));
   }
   // The serving rank often leaves the last barrier first, before other ranks have received their
-  // answers. It waits for them, unless an Error unwinds the stack and must be reported without
-  // delay.
+  // answers. It waits for them, but less long if an Error unwinds the stack: the others meet the
+  // same error about now, and ask the store who is to blame.
   ~TcpStore() override {
     idle_.clear();
-    if (server_ && std::uncaught_exceptions() == 0)
-      server_->wait_for_clients_to_leave(Deadline::in_seconds(deadlines::kStoreCourtesy));
+    if (!server_) return;
+    const bool failed = std::uncaught_exceptions() > 0;
+    server_->wait_for_clients_to_leave(
+        Deadline::in_seconds(failed ? deadlines::kStoreLastWords : deadlines::kStoreCourtesy));
   }
 
   void set(std::string_view key, std::string_view value) override {
@@ -255,6 +257,7 @@ class TcpStore final : public Store {
     try {
       return exchange_frames(begin(Operation::get, key), key, deadline).value_or("");
     } catch (const TimedOut&) {
+      expect_silence();
       store::throw_missing_key(key, name(), seconds_since(start));
     }
   }
@@ -297,13 +300,16 @@ class TcpStore final : public Store {
       return exchange_frames(request, key, Deadline::in_seconds(answer_seconds_));
     } catch (const TimedOut&) {
       const double waited = answer_seconds_.load();
-      answer_seconds_ = std::min(waited, deadlines::kSilentStore);
+      expect_silence();
       throw Error(ErrorCode::timeout,
                   fmt::format("the {} did not answer for key '{}' within {:.0f} s", name(),
                               store::printable(key), waited),
                   "rank 0's host is unreachable or overloaded");
     }
   }
+
+  // After a wait that took its whole time: the server may be stopped or out of reach.
+  void expect_silence() { answer_seconds_ = std::min(patience_, deadlines::kSilentStore); }
 
   // Returns nullopt for Status::none. A failed or abandoned connection is closed, not reused.
   std::optional<std::string> exchange_frames(const std::string& request, std::string_view key,
@@ -319,6 +325,7 @@ class TcpStore final : public Store {
       if (length == 0 || length > store::kMaxFrame)
         throw_error(ErrorCode::corrupt_data, "the {} sent a frame of {} bytes", name(), length);
       std::string reply = socket.receive_exactly(length, deadline);
+      answer_seconds_ = patience_;
       {
         const std::scoped_lock lock(mutex_);
         idle_.push_back(std::move(socket));
@@ -333,10 +340,11 @@ class TcpStore final : public Store {
       throw_error(ErrorCode::corrupt_data, "{}", reply);
     } catch (const Error& problem) {
       if (problem.code() != ErrorCode::peer_lost) throw;
-      throw Error(ErrorCode::peer_lost,
-                  fmt::format("lost the {} while asking for key '{}': {}", name(),
-                              store::printable(key), problem.message()),
-                  "rank 0, which serves it, has ended: look at its log");
+      throw Error(
+          ErrorCode::peer_lost,
+          fmt::format("lost the {} while asking for key '{}': {}", name(), store::printable(key),
+                      problem.message()),
+          "rank 0, which serves it, has ended, is stopped or out of reach: look at its log");
     }
   }
 
@@ -364,7 +372,8 @@ class TcpStore final : public Store {
   const Credentials credentials_;
   int port_;
   std::string shown_;
-  std::atomic<double> answer_seconds_ = deadlines::seconds();
+  const double patience_ = deadlines::seconds();
+  std::atomic<double> answer_seconds_ = patience_;
   std::mutex mutex_;
   std::vector<Socket> idle_;
 };
@@ -383,7 +392,10 @@ std::string missing_ranks(Store& store, int world_size) {
 
 void wait_for_all(Store& store, int world_size, int rank, Deadline deadline) {
   const auto start = Clock::now();
-  const std::string joined = "__shoal/joined", complete = "__shoal/all_joined";
+  const std::string joined = "__shoal/joined";
+  // Its value is empty once all have joined. Else it says why the ranks gave up, so that those
+  // whose deadline is later learn it before the server ends.
+  const std::string complete = "__shoal/all_joined";
   if (rank >= 0) store.set(here(rank), "");
   const std::int64_t count = store.add(joined, 1);
   if (count > world_size)
@@ -391,17 +403,21 @@ void wait_for_all(Store& store, int world_size, int rank, Deadline deadline) {
         ErrorCode::mismatch,
         fmt::format("{} ranks joined the {}, which is for {}", count, store.name(), world_size),
         "another job may use the same MASTER_ADDR and MASTER_PORT");
-  if (count == world_size) store.set(complete, "");
+  if (count == world_size) store.compare_set(complete, std::nullopt, "");
+  std::string problem;
   try {
-    (void)store.get(complete, deadline);
-  } catch (const Error& problem) {
-    if (problem.code() != ErrorCode::timeout) throw;
-    throw Error(ErrorCode::timeout,
-                fmt::format("{} of {} ranks joined the {} within {:.1f} s{}",
-                            store.try_get(joined).value_or("0"), world_size, store.name(),
-                            seconds_since(start), missing_ranks(store, world_size)),
-                "look at the logs of the other ranks; do all hosts reach MASTER_ADDR?");
+    problem = store.get(complete, deadline);
+  } catch (const Error& late) {
+    if (late.code() != ErrorCode::timeout) throw;
+    problem = fmt::format("{} of {} ranks joined the {} within {:.1f} s{}",
+                          store.try_get(joined).value_or("0"), world_size, store.name(),
+                          seconds_since(start), missing_ranks(store, world_size));
+    if (!store.compare_set(complete, std::nullopt, problem))
+      problem = store.get(complete, deadlines::at_once());
   }
+  if (!problem.empty())
+    throw Error(ErrorCode::timeout, problem,
+                "look at the logs of the other ranks; do all hosts reach MASTER_ADDR?");
 }
 
 }  // namespace

@@ -143,6 +143,20 @@ TEST(TcpStore, MissingRanksAreCounted) {
   EXPECT_THAT(error.what(), Not(HasSubstr("missing"))) << "the ranks' numbers are not known";
 }
 
+// Rank 0, whose deadline comes first, ends the server.
+TEST(TcpStore, RanksWithALaterDeadlineLearnWhoIsMissing) {
+  const int port = testing::free_port();
+  auto later = std::async(std::launch::async, [port] {
+    return error_of([port] {
+      make_tcp_store("127.0.0.1", port, false, 3, Deadline::in_seconds(60), 1);
+    });
+  });
+  const Error first = error_of(
+      [port] { make_tcp_store("127.0.0.1", port, true, 3, Deadline::in_seconds(1), 0); });
+  EXPECT_THAT(first.what(), HasSubstr("missing: rank 2"));
+  EXPECT_THAT(later.get().what(), HasSubstr("missing: rank 2"));
+}
+
 TEST(TcpStore, MissingRanksAreNamed) {
   const Error error = error_of(
       [&] { (void)make_tcp_store("127.0.0.1", 0, true, 3, Deadline::in_seconds(0.3), 0); });
