@@ -20,6 +20,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/cards.h"
 #include "shoal/runtime/rendezvous/job_token.h"
+#include "shoal/runtime/rendezvous/roll_call.h"
 
 namespace shoal::collectives::transport::control {
 namespace {
@@ -67,18 +68,9 @@ Error missing_ranks(int rank, const std::vector<int>& missing) {
 }
 
 void await_all(const Meeting& of) {
-  of.store.set(fmt::format("{}/came/{}", of.prefix, of.rank), "1");
-  std::vector<int> missing;
-  for (int peer = 0; peer < of.size; ++peer) {
-    try {
-      // After the deadline, get() no longer waits: the loop only finds out which ranks are missing.
-      (void)of.store.get(fmt::format("{}/came/{}", of.prefix, peer), of.deadline);
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(peer);
-    }
-  }
-  if (!missing.empty()) throw missing_ranks(of.rank, missing);
+  const RollCall roll =
+      call_roll(of.store, of.prefix + "/came", of.rank, of.size, "1", of.deadline);
+  if (!roll.missing.empty()) throw missing_ranks(of.rank, roll.missing);
 }
 
 // Rank 0's side. It answers several unknown clients at once, so that a silent one delays no rank.

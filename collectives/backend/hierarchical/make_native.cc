@@ -13,6 +13,7 @@
 #include "shoal/runtime/base/error.h"
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/runtime/rendezvous/roll_call.h"
 
 namespace shoal::collectives::hierarchical {
 namespace {
@@ -27,25 +28,18 @@ std::string host_of(const World& world) {
 // Returns host names by rank. At the deadline, the error names all ranks that did not come.
 std::vector<std::string> exchange_hosts(const World& world, Store& store, const std::string& prefix,
                                         Deadline deadline) {
-  const auto key = [&](int rank) { return fmt::format("{}/host/{}", prefix, rank); };
-  store.set(key(world.rank), host_of(world));
   std::vector<std::string> hosts;
-  std::vector<int> missing;
-  for (int rank = 0; rank < world.size; ++rank) {
-    try {
-      hosts.push_back(read_card(rank, "hosts", store.get(key(rank), deadline), card_name));
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(rank);
-    }
-  }
-  if (!missing.empty())
-    throw Error(
-        ErrorCode::timeout,
-        fmt::format("native: rank(s) {} did not join the group in time", fmt::join(missing, ", ")),
-        "see whether they started and why they stopped")
+  const RollCall roll = call_roll(store, prefix + "/host", world.rank, world.size, host_of(world),
+                                  deadline, [&](int rank, std::string_view card) {
+                                    hosts.push_back(read_card(rank, "hosts", card, card_name));
+                                  });
+  if (!roll.missing.empty())
+    throw Error(ErrorCode::timeout,
+                fmt::format("native: rank(s) {} did not join the group in time",
+                            fmt::join(roll.missing, ", ")),
+                "see whether they started and why they stopped")
         .at_rank(world.rank)
-        .with_peer(missing.front())
+        .with_peer(roll.missing.front())
         .in_operation("make_communicator");
   return hosts;
 }

@@ -16,6 +16,7 @@
 #include "shoal/runtime/base/log.h"
 #include "shoal/runtime/io/json.h"
 #include "shoal/runtime/rendezvous/cards.h"
+#include "shoal/runtime/rendezvous/roll_call.h"
 
 namespace shoal::collectives::fabric {
 namespace {
@@ -63,30 +64,17 @@ json open_card(const Who& who, int rank, std::string_view text) {
 }
 
 std::vector<json> exchange_cards(const Who& who, const char* round, const json& card) {
-  const auto key = [&](int rank) { return fmt::format("{}/{}/{}", who.prefix, round, rank); };
-  who.store.set(key(who.rank), card.dump());
   std::vector<json> cards;
-  std::vector<int> missing;
-  while (std::ssize(cards) < who.size && missing.empty()) {
-    const auto rank = static_cast<int>(cards.size());
-    try {
-      cards.push_back(open_card(who, rank, who.store.get(key(rank), who.deadline)));
-    } catch (const Error& problem) {
-      if (problem.code() != ErrorCode::timeout) throw;
-      missing.push_back(rank);  // too late, even if its card arrives before the lookup below
-    }
-  }
-  if (missing.empty()) return cards;
-  for (int rank = missing.front(); rank < who.size; ++rank)
-    if (const auto text = who.store.try_get(key(rank)))
-      (void)open_card(who, rank, *text);
-    else if (rank != missing.front())
-      missing.push_back(rank);
+  const RollCall roll = call_roll(
+      who.store, fmt::format("{}/{}", who.prefix, round), who.rank, who.size, card.dump(),
+      who.deadline,
+      [&](int rank, std::string_view text) { cards.push_back(open_card(who, rank, text)); });
+  if (roll.missing.empty()) return cards;
   throw Error(ErrorCode::timeout,
-              fmt::format("fabric: rank(s) {} did not join in time", fmt::join(missing, ", ")),
+              fmt::format("fabric: rank(s) {} did not join in time", fmt::join(roll.missing, ", ")),
               "see whether they started and why they stopped")
       .at_rank(who.rank)
-      .with_peer(missing.front())
+      .with_peer(roll.missing.front())
       .in_operation("make_communicator");
 }
 
