@@ -396,8 +396,9 @@ void wait_for_all(Store& store, int world_size, int rank, Deadline deadline) {
   // Its value is empty once all have joined. Else it says why the ranks gave up, so that those
   // whose deadline is later learn it before the server ends.
   const std::string complete = "__shoal/all_joined";
-  if (rank >= 0) store.set(here(rank), "");
+  // Counted first: a rank that dies in between is named as missing, or by the next step.
   const std::int64_t count = store.add(joined, 1);
+  if (rank >= 0) store.set(here(rank), "");
   if (count > world_size)
     throw Error(
         ErrorCode::mismatch,
