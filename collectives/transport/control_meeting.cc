@@ -235,6 +235,8 @@ class Guest {
   // Tells rank 0, which would otherwise wait for this rank until the deadline.
   void tell_unreached(const Error& problem) const {
     try {
+      // Rank 0's host serves the store too, and may be out of reach altogether.
+      (void)of_.store.get(of_.prefix + kHub, Deadline::in_seconds(deadlines::kSilentStore));
       of_.store.compare_set(of_.prefix + kUnreached, std::nullopt,
                             fmt::format("rank {} did not join: {}", of_.rank, problem.message()));
     } catch (const Error& lost) {

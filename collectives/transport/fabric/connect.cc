@@ -374,6 +374,12 @@ std::unique_ptr<transport::Endpoint> make_fabric_endpoint(const FabricOptions& o
     // No rank sends before all ranks have posted their receives.
     exchange_cards(who, kReady, json::object());
     return std::make_unique<FabricEndpoint>(std::move(setup));
+  } catch (const Error& problem) {
+    // Of a rank or a store that is missing, the others learn as this rank did. To tell them through
+    // a store that does not answer would only take time.
+    if (problem.code() != ErrorCode::timeout && problem.code() != ErrorCode::peer_lost)
+      say_failed(who, problem.what());
+    throw;
   } catch (const std::exception& problem) {
     say_failed(who, problem.what());
     throw;
