@@ -15,8 +15,9 @@ namespace shoal::collectives::transport::control {
 enum class Kind : std::uint32_t {
   hello,
   welcome,
-  // From rank 0, "3 2.4 5 7.1" means that ranks 3 and 5 were last heard from 2.4 and 7.1 seconds
-  // ago. Other ranks send their newest call: "17 barrier".
+  // From rank 0, "3 2.4 5 7.1 calls 4 17" means that ranks 3 and 5 were last heard from 2.4 and 7.1
+  // seconds ago, and that rank 4, whose newest call is number 17, is behind the others. Other ranks
+  // send their newest call: "17 barrier".
   heartbeat,
   left,
   died,

@@ -33,6 +33,15 @@ using control::send;
 
 constexpr double kMostSilence = 1e6;    // the longest silence in seconds that rank 0 may report
 constexpr std::uint32_t kCalls = 1024;  // rank 0 remembers so many; ranks are at most 256 apart
+constexpr std::string_view kCallsFollow = "calls";  // in heartbeats of rank 0
+
+// The number of a rank's newest call, which wraps, or kNoCall.
+using Newest = std::int64_t;
+constexpr Newest kNoCall = -1;
+bool is_before(Newest first, Newest second) {
+  if (first == kNoCall || second == kNoCall) return first == kNoCall && second != kNoCall;
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(first - second)) < 0;
+}
 
 }  // namespace
 
@@ -47,6 +56,8 @@ class ControlLinks::Impl {
         left_(static_cast<std::size_t>(size)),
         heard_(static_cast<std::size_t>(size)),
         calls_(rank == 0 ? kCalls : 1),
+        newest_of_(static_cast<std::size_t>(size),
+                   rank == 0 ? std::optional(kNoCall) : std::nullopt),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw_error(ErrorCode::io, "eventfd: {}", std::strerror(errno));
     peers_ = control::meet({rank, size, store, prefix, deadline, limit_});
@@ -108,6 +119,17 @@ class ControlLinks::Impl {
     const std::lock_guard lock(mutex_);
     newest_ = number % calls_.size();
     calls_[newest_] = {true, number, signature};
+    newest_of_[static_cast<std::size_t>(rank_)] = number;
+  }
+
+  std::vector<int> behind(std::uint32_t number) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto& newest = newest_of_[static_cast<std::size_t>(rank)];
+      if (rank != rank_ && newest && is_before(*newest, number)) ranks.push_back(rank);
+    }
+    return ranks;
   }
 
   bool left(int rank) const {
@@ -158,7 +180,7 @@ class ControlLinks::Impl {
       if (Clock::now() >= next_beat) {
         next_beat = Clock::now() + std::chrono::milliseconds(static_cast<int>(beat_ * 1000));
         look_for_unreachable();
-        const std::string text = rank_ == 0 ? silent_ranks() : newest_call();
+        const std::string text = rank_ == 0 ? silent_and_late_ranks() : newest_call();
         for (Connection& c : peers_) send(c, {Kind::heartbeat, rank_, text, 0});
       }
       entries.assign(1, {wake_.get(), POLLIN, 0});
@@ -234,12 +256,20 @@ class ControlLinks::Impl {
     }
     const std::lock_guard lock(mutex_);
     std::ranges::fill(heard_, now);
-    std::istringstream text(heartbeat.text);
+    const std::size_t calls = heartbeat.text.find(kCallsFollow);
+    std::istringstream text(heartbeat.text.substr(0, calls));
     double seconds = 0;
     for (int rank = 0; text >> rank >> seconds;)
       if (rank >= 0 && rank < size_ && seconds >= 0 && seconds < kMostSilence)
         heard_[static_cast<std::size_t>(rank)] =
             now - std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+    std::ranges::fill(newest_of_, std::nullopt);
+    if (calls == std::string::npos) return;
+    std::istringstream late(heartbeat.text.substr(calls + kCallsFollow.size()));
+    Newest number = 0;
+    for (int rank = 0; late >> rank >> number;)
+      if (rank >= 0 && rank < size_ && number >= kNoCall && number <= UINT32_MAX)
+        newest_of_[static_cast<std::size_t>(rank)] = number;
   }
   // Rank 0 only: compares another rank's newest call with rank 0's call of the same number.
   void compare(const Message& heartbeat) {
@@ -249,6 +279,7 @@ class ControlLinks::Impl {
     if (!(text >> number) || !std::getline(text >> std::ws, theirs)) return;
     {
       const std::lock_guard lock(mutex_);
+      newest_of_[static_cast<std::size_t>(heartbeat.rank)] = number;
       const CalledOperation& call = calls_[number % calls_.size()];
       if (!call.used || call.number != number) return;
       own = describe(call.signature);
@@ -264,6 +295,20 @@ class ControlLinks::Impl {
     const std::lock_guard lock(mutex_);
     const CalledOperation& call = calls_[newest_];
     return call.used ? fmt::format("{} {}", call.number, describe(call.signature)) : std::string();
+  }
+  std::string silent_and_late_ranks() const {
+    std::string text = silent_ranks();
+    const std::lock_guard lock(mutex_);
+    Newest first = kNoCall;  // the newest call of any rank
+    for (const auto& newest : newest_of_)
+      if (newest && is_before(first, *newest)) first = *newest;
+    std::string late;
+    for (int rank = 0; rank < size_ && text.size() + late.size() + 32 < kMostText; ++rank)
+      if (const auto& newest = newest_of_[static_cast<std::size_t>(rank)];
+          newest && is_before(*newest, first))
+        late += fmt::format(" {} {}", rank, *newest);
+    if (!late.empty()) text.append(kCallsFollow).append(late);
+    return text;
   }
   std::string silent_ranks() const {
     std::string text;
@@ -329,6 +374,8 @@ class ControlLinks::Impl {
   };
   std::vector<CalledOperation> calls_;  // rank 0: by number modulo kCalls; others: only the newest
   std::size_t newest_ = 0;
+  // By rank: the number of its newest call. Ranks other than 0 know only those of late ranks.
+  std::vector<std::optional<Newest>> newest_of_;
   bool hub_gone_ = false;
   std::deque<Message> outgoing_;
   std::atomic<bool> has_news_{false}, stopping_{false};
@@ -364,6 +411,7 @@ void ControlLinks::tell(ControlNews::Kind what, std::string_view text, std::uint
 void ControlLinks::called(std::uint32_t number, const Signature& signature) {
   impl_->called(number, signature);
 }
+std::vector<int> ControlLinks::behind(std::uint32_t number) const { return impl_->behind(number); }
 void ControlLinks::leave() { impl_->tell(Kind::left, "", 0); }
 bool ControlLinks::left(int rank) const { return impl_->left(rank); }
 bool ControlLinks::all_left() const { return impl_->all_left(); }

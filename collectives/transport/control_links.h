@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shoal/collectives/transport/operation.h"
 #include "shoal/runtime/base/clock.h"
@@ -65,6 +66,9 @@ class ControlLinks {
   // it with its own call of that number. A difference becomes news (failed, with code mismatch),
   // even if no data message would reveal it. Numbers may wrap. Costs a few tens of nanoseconds.
   void called(std::uint32_t number, const Signature& signature);
+  // Ranks whose newest call, as far as this rank knows, is older than `number`: they have not made
+  // that call. Rank 0 learns of calls by heartbeats, the other ranks from rank 0's.
+  std::vector<int> behind(std::uint32_t number) const;
   // Announces that this rank leaves without a failure. Does not wait.
   void leave();
   bool left(int rank) const;

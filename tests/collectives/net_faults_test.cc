@@ -136,6 +136,21 @@ TEST(NetFaults, AStalledRankIsNamedWithTheMessageThatIsMissing) {
                       HasSubstr("missing: rank(s) 1: "), HasSubstr("rank 1 (instruction")));
 }
 
+// Most ranks wait for others that wait for it.
+TEST(NetFaults, ARankThatDoesNotMakeACallIsNamedByAll) {
+  const LoopbackRanks loopback(8);
+  const auto errors = shoal::test::thread_rank_errors(8, [&](const World& world, Store& store) {
+    CommunicatorOptions options = with_deadline(4);
+    options.algorithm = "ring";
+    const auto c = loopback.communicator(world, store, options);
+    if (world.rank == 5) sleep_seconds(6);
+    std::vector<float> values(5000);
+    sum(*c, values);
+  });
+  for (std::size_t rank = 0; rank < errors.size(); ++rank)
+    if (rank != 5) EXPECT_THAT(errors[rank], HasSubstr("rank(s) 5 did not call it")) << rank;
+}
+
 TEST(NetFaults, ASilentlyLostPeerIsNamedByTheDeadline) {
   const LoopbackRanks loopback(3);
   const transport::FaultOptions faults{1, 0, 0, 1};

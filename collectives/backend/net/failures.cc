@@ -40,17 +40,17 @@ Error NetEngine::with_cause(const Error& error) {
 Error NetEngine::timeout_error(const InFlight& what, double waited) {
   // An earlier operation may block this one.
   std::vector<int> peers;
+  const InFlight* blocks = &what;
   std::string missing = what.missing(peers), name = what.name();
+  const auto look_at = [&](const InFlight& other) {
+    if (!peers.empty() || other.done()) return;
+    blocks = &other;
+    name = other.name();
+    missing = other.missing(peers);
+  };
   for (const auto& channel : active_)
-    if (peers.empty() && !channel->running.empty()) {
-      name = channel->running.front()->name();
-      missing = channel->running.front()->missing(peers);
-    }
-  for (const auto& task : tasks_)
-    if (peers.empty() && !task->done()) {
-      name = task->name();
-      missing = task->missing(peers);
-    }
+    if (!channel->running.empty()) look_at(*channel->running.front());
+  for (const auto& task : tasks_) look_at(*task);
   std::ranges::sort(peers);
   Error error(ErrorCode::timeout,
               fmt::format("{} did not finish within {:.1f} s; missing: rank(s) {}: {}", name,
@@ -58,7 +58,21 @@ Error NetEngine::timeout_error(const InFlight& what, double waited) {
               "see what those ranks do, or raise SHOAL_DEADLINE_S");
   error.at_rank(rank_).in_operation(what.name());
   if (!peers.empty()) error.with_peer(peers.front());
-  return with_silent_ranks(error);
+  return with_silent_ranks(with_late_ranks(*blocks, error));
+}
+
+// A missing rank may itself wait for a rank that has not made the call.
+Error NetEngine::with_late_ranks(const InFlight& what, const Error& timeout) {
+  if (!control_ || what.key.group != kWorldGroup) return timeout;
+  const auto late = control_->behind(what.number);
+  if (late.empty()) return timeout;
+  return Error(timeout.code(),
+               fmt::format("{}; rank(s) {} did not call it", timeout.message(),
+                           fmt::join(late, ", ")),
+               timeout.remedy())
+      .at_rank(rank_)
+      .with_peer(late.front())
+      .in_operation(timeout.operation());
 }
 
 // A missing rank may itself wait for a rank that does nothing at all. That silent rank is to blame.

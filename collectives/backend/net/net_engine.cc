@@ -27,7 +27,6 @@ constexpr std::int64_t kBudgetBytes = std::int64_t{1} << 20;
 // rank fall further behind.
 constexpr std::size_t kMostRunning = 16;
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-constexpr std::uint32_t kWorldGroup = 1;  // the first id given out
 
 }  // namespace
 

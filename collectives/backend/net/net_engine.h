@@ -33,6 +33,9 @@
 
 namespace shoal::collectives::net {
 
+// The group of all ranks has the first id given out.
+inline constexpr std::uint32_t kWorldGroup = 1;
+
 // An operation that a caller can wait for.
 class InFlight {
  public:
@@ -189,6 +192,7 @@ class NetEngine final : private EngineBase, public std::enable_shared_from_this<
   Error with_cause(const Error& error) override;
   Error timeout_error(const InFlight& what, double waited);
   Error with_silent_ranks(const Error& timeout);
+  Error with_late_ranks(const InFlight& what, const Error& timeout);
   // `sleeps`: number of consecutive sleeps without progress.
   void sleep(std::uint32_t sleeps);
 
