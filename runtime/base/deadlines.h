@@ -72,8 +72,9 @@ inline constexpr double kShareOutOfReach = 0.8, kShortestOutOfReach = 1, kLonges
 inline constexpr double kCause = 1;
 // How long a finished rank stays for ranks that may still need data that it sent.
 inline constexpr double kLinger = 5;
-// How long data from a rank that has left may still be in transit.
-inline constexpr std::chrono::milliseconds kLeftGrace{500};
+// How long data from a rank that has left may still be in transit. That rank lingers longer, so
+// that transports can repeat what a short outage lost.
+inline constexpr std::chrono::seconds kLeftGrace{2};
 // How long a closing group waits for writes into its memory that have already begun. Also how long
 // a rank waits to learn whether an unreachable peer has ended.
 inline constexpr double kMemoryClosing = 1;
