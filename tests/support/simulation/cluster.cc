@@ -284,6 +284,11 @@ class Job {
     const Outcome& hub = outcomes_.front();
     if (hub.ended && !hub.failed && hub.ended_at < own.failed_at) return {};
     const auto named = named_ranks(own.error);
+    // A rank that waits for a message knows only its sender, which may wait for another.
+    const bool by_message =
+        own.error.find("send of") != own.error.npos || own.error.find("recv of") != own.error.npos;
+    if (by_message && is_by_call(plan_.fault) && plan_.fault != Fault::abort && !named.empty())
+      return {};
     if (own.peer != plan_.victim && std::ranges::find(named, plan_.victim) == named.end())
       return "does not name the victim";
     return {};
@@ -318,8 +323,7 @@ Plan plan_of(std::uint64_t seed) {
                     static_cast<Time>(dice.share() * 300 * kMicrosecond)};
   plan.fault = static_cast<Fault>(dice.between(0, static_cast<int>(kFaults.size()) - 1));
   plan.victim = dice.share() < 0.25 ? 0 : dice.between(0, plan.ranks - 1);
-  if (plan.fault == Fault::absent) plan.fault = Fault::kill;  // see RESTRICT
-  const int first = kFirstCall;                               // see RESTRICT
+  const int first = is_by_call(plan.fault) ? kFirstCall : 0;
   plan.stage = dice.between(first, kFirstCall + plan.calls - 1);
   // A third of the faults come while ranks form their group.
   if (first == 0 && dice.share() < 0.33) plan.stage = dice.between(0, 2);
