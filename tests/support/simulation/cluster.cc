@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kFirstCall = 3;  // the stage of a rank that has made call 0
 constexpr int kPort = 29500;
+constexpr const char* kReason = "the loss is NaN";
 constexpr std::uint64_t kMostSteps = 60'000'000;
 // An error may come this much after the deadline, and the process may end this much later.
 constexpr Time kGrace = 2 * kSecond, kLeaving = 8 * kSecond;
@@ -38,6 +39,13 @@ Time time_of(double seconds) { return static_cast<Time>(seconds * kSecond); }
 bool goes_on(Fault fault) { return fault <= Fault::slow; }
 // Whether the rank itself causes it, between two calls.
 bool is_by_call(Fault fault) { return fault >= Fault::abort; }
+
+// Without "[rank 1, peer 3, barrier]": the sentence itself must name the victim.
+std::string without_places(std::string text) {
+  for (std::size_t begin = 0; (begin = text.find(" [rank ", begin)) != text.npos;)
+    text.erase(begin, text.find(']', begin) - begin + 1);
+  return text;
+}
 
 class Dice {
  public:
@@ -131,7 +139,6 @@ class Job {
     } catch (const Error& error) {
       own.failed = true;
       own.error = error.what();
-      own.peer = error.peer();
     } catch (const std::exception& error) {
       own.failed = true;
       own.error = fmt::format("not an Error: {}", error.what());
@@ -194,7 +201,7 @@ class Job {
     if (by_this_call) {
       fault_at_ = scheduler_.now();
       if (plan_.fault == Fault::abort) {
-        communicator.abort("the loss is NaN");
+        communicator.abort(kReason);
       } else if (plan_.fault == Fault::absent) {
         std::this_thread::sleep_for(std::chrono::duration<double>(3 * plan_.deadline));
       } else {
@@ -277,21 +284,34 @@ class Job {
     if (own.ended_at > due + kLeaving) return "took too long to leave";
     // A host that is cut off sees all others vanish.
     if (rank == plan_.victim && plan_.fault != Fault::abort) return {};
+    if (blames_a_live_process(own.error)) return "misses heartbeats of a rank that sends them";
+    if (plan_.fault == Fault::abort && own.error.find(kReason) == own.error.npos)
+      return "does not repeat why the victim aborted";
     // A victim that has left the group is not to blame for what a rank still waits for.
     if (outcomes_[static_cast<std::size_t>(plan_.victim)].stage == kFirstCall + plan_.calls)
       return {};
     // Without rank 0 the others learn of faults by broken connections and deadlines only.
     const Outcome& hub = outcomes_.front();
     if (hub.ended && !hub.failed && hub.ended_at < own.failed_at) return {};
-    const auto named = named_ranks(own.error);
+    const auto named = named_ranks(without_places(own.error));
     // A rank that waits for a message knows only its sender, which may wait for another.
     const bool by_message =
         own.error.find("send of") != own.error.npos || own.error.find("recv of") != own.error.npos;
     if (by_message && is_by_call(plan_.fault) && plan_.fault != Fault::abort && !named.empty())
       return {};
-    if (own.peer != plan_.victim && std::ranges::find(named, plan_.victim) == named.end())
-      return "does not name the victim";
+    if (std::ranges::find(named, plan_.victim) == named.end()) return "does not name the victim";
     return {};
+  }
+
+  bool blames_a_live_process(const std::string& error) const {
+    const Fault fault = plan_.fault;
+    const bool silent = fault == Fault::stop || fault == Fault::cut || fault == Fault::power_off;
+    constexpr std::string_view kSilent = "no heartbeat of ";
+    for (std::size_t at = error.find(kSilent); at != error.npos; at = error.find(kSilent, at + 1)) {
+      const auto named = named_ranks(std::string_view(error).substr(at, kSilent.size() + 8));
+      if (!silent || named.empty() || named.front() != plan_.victim) return true;
+    }
+    return false;
   }
 
   const Plan plan_;

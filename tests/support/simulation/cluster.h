@@ -51,8 +51,7 @@ struct Outcome {  // of one rank
   bool ended = false, failed = false;
   std::int64_t wrong = 0;  // elements
   std::string error;       // what it threw
-  int peer = -1;
-  Time since = 0;  // when it began what failed
+  Time since = 0;          // when it began what failed
   Time failed_at = 0, ended_at = 0;
 };
 
