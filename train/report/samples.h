@@ -19,8 +19,8 @@ struct SampledText {
 struct SampledPrompt {
   double index = 0;
   bool is_source = false;
-  std::string prompt, reference;   // an empty reference: none
-  std::vector<SampledText> texts;  // by step, ascending
+  std::string prompt = {}, reference = {};  // an empty reference: none
+  std::vector<SampledText> texts = {};      // by step, ascending
 };
 
 // In the order of the file. Of more than kMostPrompts, the first ones; of many steps, the first,

@@ -294,19 +294,15 @@ std::string machine_section(Runs runs) {
   network.y.unit = Unit::bytes;
   network.unit_name = "per second";
   network.note = "Sent and received by the kernel's interfaces: not the loopback, not EFA.";
-  const bool silent = std::ranges::all_of(network.curves, [](const Curve& curve) {
-    return std::ranges::all_of(curve.values.y, [](double rate) { return !(rate > 0); });
-  });
+  // On one host often nothing leaves the loopback.
+  if (std::ranges::all_of(network.curves, [](const Curve& curve) {
+        return std::ranges::all_of(curve.values.y, [](double rate) { return !(rate > 0); });
+      }))
+    network.curves.clear();
   bool any = false;
   for (const Plot* plot : {&cores, &memory, &network}) {
+    if (!plot->empty()) cards.add(*plot);
     any = any || !plot->empty();
-    if (plot->empty()) continue;
-    if (plot == &network && silent)
-      cards.add_line(
-          "<b>Network of the hosts</b>: the kernel&#39;s interfaces, without loopback and EFA, "
-          "carried nothing");
-    else
-      cards.add(*plot);
   }
   return any ? cards.html("Machines") : "";
 }
