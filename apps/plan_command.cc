@@ -7,6 +7,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "plan_calibrate.h"
+#include "plan_page.h"
 #include "plan_spot_command.h"
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -169,9 +170,9 @@ constexpr double kGigabyte = 1e9;
 constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {
-  std::string model, overrides, machine, save, fit, dtype = "bf16", optim = "adamw";
+  std::string model, overrides, machine, save, fit, html, dtype = "bf16", optim = "adamw";
   nn::LoraOptions lora{.r = 0};  // 0: the whole model is trained
-  int nodes = 1, keep = 10;
+  int nodes = 1, keep = 10, explain = 0;
   std::int64_t batch = 0, length = 0;
   double memory_gb = 0, price = -1, tokens = 0;
   bool json = false;
@@ -360,6 +361,18 @@ int plan_layouts(PlanWords words) {
   const double limit = words.memory_gb > 0 ? words.memory_gb * kGigabyte : 0.94 * machine.memory;
   if (result.fastest.empty()) refuse(request, words, limit, result);
   if (!words.save.empty()) save_plan(result.fastest.front(), words);
+  const std::string head = fmt::format(
+      "{} ({:.3g} parameters) on {} x {} ({} ranks), {} samples of {} positions a step, {}",
+      words.model, static_cast<double>(shape.elements()), words.nodes, words.machine, ranks,
+      words.batch, words.length, words.dtype);
+  if (!words.html.empty())
+    write_file_atomically(
+        words.html,
+        plan_page({.title = fmt::format("{} on {} x {}", words.model, words.nodes, words.machine),
+                   .subtitle = head,
+                   .request = request,
+                   .result = result,
+                   .tokens = words.tokens}));
   if (words.json) {
     ordered_json layouts = ordered_json::array();
     for (const parallel::Candidate& one : result.fastest) layouts.push_back(json_of(one, machine));
@@ -375,10 +388,7 @@ int plan_layouts(PlanWords words) {
                 {"too_large", result.too_large}});
     return 0;
   }
-  terminal::print(
-      "{} ({:.3g} parameters) on {} x {} ({} ranks), {} samples of {} positions a step, {}\n",
-      words.model, static_cast<double>(shape.elements()), words.nodes, words.machine, ranks,
-      words.batch, words.length, words.dtype);
+  terminal::print("{}\n", head);
   if (machine.price.dollars_per_hour > 0 && words.price < 0)
     terminal::print(
         "price: {:.2f} dollars an hour and node, an example ({}, {}); --price gives yours\n",
@@ -387,6 +397,8 @@ int plan_layouts(PlanWords words) {
   terminal::print("{} layouts in {:.1f} s: {} predicted, {} found too large for {:.1f} GB\n",
                   result.layouts, seconds_since(start), result.predicted, result.too_large,
                   limit / kGigabyte);
+  if (words.explain > 0) terminal::print("\n{}", explained(result, machine, words.explain));
+  if (!words.html.empty()) terminal::print("page: {}\n", words.html);
   return 0;
 }
 
@@ -421,6 +433,12 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--top", wanted->keep, "layouts to print")->check(from_to(1, 1000));
   plan->add_flag("--json", wanted->json, "the layouts, as JSON");
   plan->add_option("--save", wanted->save, "write the fastest layout for shoal train --plan");
+  plan->add_option(
+          "--explain", wanted->explain,
+          "so many down the table: that layout's step by part, its memory, what it gives up")
+      ->check(at_least(1));
+  plan->add_option("--html", wanted->html,
+                   "a page to write: parts, memory, a pipeline's timeline, cost over nodes");
   plan->add_option("--fit", wanted->fit,
                    "the output_dir of a run that --machine predicted: writes that machine, as the "
                    "run measured it, to --save");

@@ -1,4 +1,4 @@
-// Reads fields of a Hugging Face config.json, for the configurations in this folder.
+// Reads and writes fields of a Hugging Face config.json, for the configurations in this folder.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
+#include "shoal/nn/models/config_fields.h"
 #include "shoal/runtime/io/json_fields.h"
 
 namespace shoal::nn {
@@ -64,5 +67,52 @@ class ConfigReader : public JsonFields {
       fail(fmt::format("has {}, which is not supported", key));
   }
 };
+
+// Sets the members whose fields are there. An id may be a list, of which the first counts (Llama
+// 3's eos_token_id).
+template <class Config>
+void read_fields(const ConfigReader& read, const std::vector<FieldOf<Config>>& fields,
+                 Config& config) {
+  for (const auto& [name, member] : fields)
+    std::visit(
+        [&](auto pointer) {
+          auto& out = config.*pointer;
+          using Member = std::remove_reference_t<decltype(out)>;
+          if constexpr (std::same_as<Member, std::int64_t>)
+            read.integer(name, out);
+          else if constexpr (std::same_as<Member, double>)
+            read.number(name, out);
+          else if constexpr (std::same_as<Member, bool>)
+            read.boolean(name, out);
+          else if constexpr (std::same_as<Member, std::string>)
+            read.text(name, out);
+          else if constexpr (std::same_as<Member, std::vector<std::string>>)
+            read.list(name, out);
+          else if constexpr (std::same_as<Member, std::optional<double>>)
+            read.optional_number(name, out);
+          else if (name.ends_with("_token_id"))
+            read.first_integer(name, out);
+          else
+            read.optional_integer(name, out);
+        },
+        member);
+}
+
+// Writes all but empty lists. An absent value is null.
+template <class Config, class Json>
+void write_fields(const std::vector<FieldOf<Config>>& fields, const Config& config, Json& json) {
+  for (const auto& [name, member] : fields)
+    std::visit(
+        [&](auto pointer) {
+          const auto& value = config.*pointer;
+          if constexpr (requires { value.has_value(); })
+            json[std::string(name)] = value ? Json(*value) : Json();
+          else if constexpr (requires { value.front().front(); }) {
+            if (!value.empty()) json[std::string(name)] = value;
+          } else
+            json[std::string(name)] = value;
+        },
+        member);
+}
 
 }  // namespace shoal::nn

@@ -83,6 +83,8 @@ class StepModel::Impl {
     return most + result_.parts.optimizer + machine_.software.step_fixed;
   }
 
+  Timeline timeline() const { return {*schedule_, simulate(*schedule_, costs_)}; }
+
   Prediction predict() const {
     Prediction result = result_;
     const Simulation simulation = simulate(*schedule_, costs_);
@@ -393,18 +395,10 @@ class StepModel::Impl {
     result.hfu = (trained + again) / result.seconds / peak;
     const double nodes = std::ceil(static_cast<double>(run_.ranks) / machine_.devices);
     result.dollars_per_step = result.seconds / 3600 * machine_.price.dollars_per_hour * nodes;
-    const std::vector<std::pair<const char*, double>> named = {
-        {"attention", p.attention},
-        {"element-wise passes", p.passes},
-        {"the loss", p.loss},
-        {"sums over tensor-parallel ranks", p.tensor_exchanges},
-        {"recomputation", p.recomputation},
-        {"launches", p.launches},
-        {"the pipeline's bubble", p.bubble},
-        {"sums of gradients", p.gradients},
-        {"the optimizer", p.optimizer}};
-    const auto largest =
-        std::ranges::max_element(named, {}, &std::pair<const char*, double>::second);
+    const auto named = named_parts(p);
+    const auto largest =  // beside the products and what is fixed
+        std::max_element(named.begin() + 1, named.end() - 1,
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
     result.limit = fmt::format("{}, {:.0f} % of the step", largest->first,
                                100 * largest->second / result.seconds);
   }
@@ -434,6 +428,21 @@ StepModel::~StepModel() = default;
 double StepModel::memory() const { return impl_->memory(); }
 double StepModel::least_seconds() const { return impl_->least_seconds(); }
 Prediction StepModel::predict() const { return impl_->predict(); }
+StepModel::Timeline StepModel::timeline() const { return impl_->timeline(); }
+
+std::vector<std::pair<const char*, double>> named_parts(const StepParts& parts) {
+  return {{"products", parts.products},
+          {"attention", parts.attention},
+          {"element-wise passes", parts.passes},
+          {"the loss", parts.loss},
+          {"sums over tensor-parallel ranks", parts.tensor_exchanges},
+          {"recomputation", parts.recomputation},
+          {"launches", parts.launches},
+          {"the pipeline's bubble", parts.bubble},
+          {"sums of gradients", parts.gradients},
+          {"the optimizer", parts.optimizer},
+          {"what each step costs anyway", parts.fixed}};
+}
 
 bool is_legal(const ModelShape& model, const ParallelPlan& plan, const RunShape& run) {
   return find_problems(plan, run, layout_of(model)).empty();

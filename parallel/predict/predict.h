@@ -9,9 +9,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/parallel/apply/layout_memory.h"
+#include "shoal/parallel/pipeline/simulate.h"
 #include "shoal/parallel/plan/legality.h"
 #include "shoal/parallel/plan/parallel_plan.h"
 #include "shoal/parallel/predict/machine.h"
@@ -36,6 +38,9 @@ struct StepParts {
   double gradients = 0;         // exposed time of the gradients' sums
   double optimizer = 0, fixed = 0;
 };
+
+// ("attention", seconds) and so on, in the order above, for people.
+std::vector<std::pair<const char*, double>> named_parts(const StepParts& parts);
 
 struct StagePrediction {
   std::string units;                 // "embeddings to h.5"
@@ -82,6 +87,12 @@ class StepModel {
   double memory() const;         // Prediction::memory
   double least_seconds() const;  // a bound below Prediction::seconds, without simulate()
   Prediction predict() const;
+  // When each action of the pipeline runs, in seconds.
+  struct Timeline {
+    Schedule schedule;
+    Simulation simulation;
+  };
+  Timeline timeline() const;
 
  private:
   class Impl;

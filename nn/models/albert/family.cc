@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/models/config_reader.h"
+
 namespace shoal::nn {
 namespace {
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/models/config_reader.h"
+
 namespace shoal::nn {
 
 std::vector<EncoderField> bert_fields(const std::vector<EncoderField>& more) {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/family.h"
 #include "shoal/nn/models/model_type.h"
 #include "shoal/nn/models/written_config.h"

@@ -15,6 +15,7 @@
 
 namespace shoal::nn {
 
+class ConfigReader;
 using EncoderField = FieldOf<EncoderConfig>;
 // BERT's fields, which its relatives have too, and `more`.
 std::vector<EncoderField> bert_fields(const std::vector<EncoderField>& more = {});

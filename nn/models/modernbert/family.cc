@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/nn/models/config_reader.h"
 #include "shoal/nn/models/decoder/rotary.h"
 
 namespace shoal::nn {
