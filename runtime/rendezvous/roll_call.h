@@ -1,4 +1,7 @@
 // A roll call: each rank of a group stores a value and waits for the values of all others.
+//
+//   const RollCall roll = call_roll(store, "hosts", rank, size, "node1", Deadline::in_seconds(60));
+//   if (!roll.missing.empty()) give_up(roll.missing);
 #pragma once
 
 #include <functional>
