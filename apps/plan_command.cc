@@ -166,7 +166,6 @@ int validate(const ValidateWords& words) {
   return 0;
 }
 
-constexpr double kGigabyte = 1e9;
 constexpr int kMostRanks = 4096;  // at which the search for more nodes ends
 
 struct PlanWords {

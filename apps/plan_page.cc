@@ -1,7 +1,6 @@
 #include "plan_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -22,9 +21,8 @@ using parallel::RankPrediction;
 using parallel::SearchResult;
 using report::Unit;
 
-constexpr double kGigabyte = 1e9;
 constexpr int kMostNodes = 4096;         // of the curves
-constexpr int kMostRanks = 32;           // that a timeline shows
+constexpr int kMostRows = 32;            // that a timeline shows
 constexpr std::size_t kMostBars = 8000;  // the same
 
 int replicas(const Candidate& one) {
@@ -35,11 +33,11 @@ double memory_of(const RankPrediction& rank) {
   return rank.state.parameters + rank.state.gradients + rank.state.optimizer + rank.activations;
 }
 
-std::array<std::pair<const char*, double>, 4> tags_of(const RankPrediction& rank) {
-  return {{{"parameters", rank.state.parameters},
-           {"gradients", rank.state.gradients},
-           {"optimizer", rank.state.optimizer},
-           {"activations", rank.activations}}};
+std::vector<report::Part> tags_of(const RankPrediction& rank) {
+  return {{"parameters", rank.state.parameters, 0},
+          {"gradients", rank.state.gradients, 1},
+          {"optimizer", rank.state.optimizer, 2},
+          {"activations", rank.activations, 3}};
 }
 
 const Candidate& leanest(const SearchResult& result) {
@@ -63,6 +61,18 @@ std::string beside(const Candidate& one, const Candidate& other, const char* whi
       one.prediction.memory / other.prediction.memory, named[most].first, 1e3 * difference(most));
 }
 
+// As many kinds as there are colours.
+std::vector<report::Part> shown_parts(const parallel::StepParts& p) {
+  return {{"products", p.products, 0},
+          {"attention", p.attention, 1},
+          {"element-wise passes, loss", p.passes + p.loss, 2},
+          {"sums over tensor-parallel ranks", p.tensor_exchanges, 3},
+          {"recomputation", p.recomputation, 4},
+          {"the pipeline's bubble", p.bubble, 5},
+          {"sums of gradients", p.gradients, 6},
+          {"optimizer, launches and the rest", p.optimizer + p.launches + p.fixed, report::kGrey}};
+}
+
 report::Table layouts_table(const PlanPage& page) {
   report::Table table;
   table.head = {"data x pipeline x tensor", "step", "tokens/s", "MFU", "GB a rank", "parts"};
@@ -72,33 +82,27 @@ report::Table layouts_table(const PlanPage& page) {
     longest = std::max(longest, one.prediction.seconds);
   for (const Candidate& one : page.result.fastest) {
     const parallel::Prediction& p = one.prediction;
-    std::vector<report::Part> parts;
-    for (const auto& [name, seconds] : parallel::named_parts(p.parts))
-      parts.push_back({name, seconds, static_cast<int>(parts.size()) % report::kColours});
     table.rows.push_back(
         {report::escape(layout_name(one)), report::format_number(p.seconds, Unit::seconds),
          report::format_number(p.tokens_per_second, Unit::count),
          report::format_number(p.mfu, Unit::share), fmt::format("{:.1f}", p.memory / kGigabyte),
-         report::draw_bar(parts, longest, Unit::seconds)});
+         report::draw_bar(shown_parts(p.parts), longest, Unit::seconds)});
   }
   return table;
 }
 
 report::Table memory_table(const Candidate& one, double room) {
   report::Table table;
-  table.head = {"pipeline rank", "of it used", "bytes by tag"};
+  table.head = {"pipeline rank", "of the device", "bytes by tag"};
   table.bars = true;
   double most = room;
   for (const RankPrediction& rank : one.prediction.ranks) most = std::max(most, memory_of(rank));
   for (std::size_t i = 0; i < one.prediction.ranks.size(); ++i) {
     const RankPrediction& rank = one.prediction.ranks[i];
-    std::vector<report::Part> parts;
-    for (const auto& [name, bytes] : tags_of(rank))
-      parts.push_back({name, bytes, static_cast<int>(parts.size())});
     table.rows.push_back({fmt::format("{}", i),
                           room > 0 ? report::format_number(memory_of(rank) / room, Unit::share)
                                    : report::format_number(memory_of(rank), Unit::bytes),
-                          report::draw_bar(parts, most, Unit::bytes)});
+                          report::draw_bar(tags_of(rank), most, Unit::bytes)});
   }
   return table;
 }
@@ -112,7 +116,7 @@ std::string timeline(const PlanPage& page, const Candidate& one) {
   const auto [schedule, simulation] = model.timeline();
   std::size_t bars = 0;
   for (const auto& actions : schedule.actions) bars += actions.size();
-  const int ranks = std::min(schedule.ranks(), kMostRanks);
+  const int ranks = std::min(schedule.ranks(), kMostRows);
   if (bars > kMostBars * static_cast<std::size_t>(schedule.ranks()) /
                  static_cast<std::size_t>(std::max(ranks, 1)))
     return fmt::format("<p class=\"note\">{} actions are too many to draw.</p>\n", bars);
@@ -140,7 +144,7 @@ std::string timeline(const PlanPage& page, const Candidate& one) {
       "</figcaption>\n<ul class=\"legend\"><li>{}forward</li><li>{}backward</li><li>{}weights' "
       "gradients</li></ul>\n<svg class=\"plot\" viewBox=\"0 0 {} {}\" role=\"img\" "
       "aria-label=\"timeline of a pipeline\">{}</svg>\n<p class=\"note\">A row for each pipeline "
-      "rank{}. White is idle time.</p></figure>\n",
+      "rank{}. Gaps are idle time.</p></figure>\n",
       report::escape(layout_name(one)), report::format_number(simulation.time, Unit::seconds),
       report::format_number(simulation.bubble(), Unit::share), report::swatch(0, false, true),
       report::swatch(1, false, true), report::swatch(2, false, true), kWidth, kRow * ranks, svg,
@@ -186,12 +190,11 @@ std::string curves(const PlanPage& page) {
   return report::draw(hours) + report::draw(dollars);
 }
 
-std::string legend() {
+std::string legend(const std::vector<report::Part>& parts) {
   std::string items;
-  int colour = 0;
-  for (const auto& [name, seconds] : parallel::named_parts({}))
-    items += fmt::format("<li>{}{}</li>", report::swatch(colour++ % report::kColours, false, true),
-                         report::escape(name));
+  for (const report::Part& part : parts)
+    items += fmt::format("<li>{}{}</li>", report::swatch(part.colour, false, true),
+                         report::escape(part.name));
   return fmt::format("<ul class=\"legend\">{}</ul>\n", items);
 }
 
@@ -230,7 +233,7 @@ std::string explained(const SearchResult& result, const Machine& machine, int nu
   const auto fullest = std::ranges::max_element(p.ranks, {}, memory_of);
   text += fmt::format("the fullest rank: {:.2f} GB", memory_of(*fullest) / kGigabyte);
   if (machine.memory > 0) text += fmt::format(" of {:.1f}", machine.memory / kGigabyte);
-  for (const char* separator = ": "; const auto& [name, bytes] : tags_of(*fullest)) {
+  for (const char* separator = ": "; const auto& [name, bytes, colour] : tags_of(*fullest)) {
     text += fmt::format("{}{:.2f} {}", separator, bytes / kGigabyte, name);
     separator = ", ";
   }
@@ -249,13 +252,15 @@ std::string plan_page(const PlanPage& page) {
       "name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{0}</title>\n"
       "<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p class=\"sub\">{2}</p>\n"
       "<h2>Layouts, the fastest first</h2>\n<section class=\"card\">{3}{4}</section>\n"
-      "<h2>Memory of {5}</h2>\n<section class=\"card\">{6}<p class=\"note\">A bar ends where the "
+      "<h2>Memory of {5}</h2>\n<section class=\"card\">{9}{6}<p class=\"note\">A bar ends where "
+      "the "
       "memory of a device ends.</p></section>\n<h2>Over time and nodes</h2>\n"
       "<div class=\"grid\">\n{7}{8}</div>\n</main>\n</body>\n</html>\n",
-      report::escape(page.title), report::kStyle, report::escape(page.subtitle), legend(),
-      layouts_table(page).html(), report::escape(layout_name(fastest)),
+      report::escape(page.title), report::kStyle, report::escape(page.subtitle),
+      legend(shown_parts({})), layouts_table(page).html(), report::escape(layout_name(fastest)),
       memory_table(fastest, machine.memory).html(),
-      piped == page.result.fastest.end() ? "" : timeline(page, *piped), curves(page));
+      piped == page.result.fastest.end() ? "" : timeline(page, *piped), curves(page),
+      legend(tags_of({})));
 }
 
 }  // namespace shoal::app

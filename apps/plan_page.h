@@ -8,6 +8,8 @@
 
 namespace shoal::app {
 
+inline constexpr double kGigabyte = 1e9;
+
 // "16 x 1 x 1, ZeRO 2, microbatches of 4": ranks along data, pipeline and tensor, and so on.
 std::string layout_name(const parallel::Candidate& one);
 

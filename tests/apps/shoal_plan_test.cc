@@ -85,6 +85,61 @@ TEST_F(ShoalPlan, RefusesRowsThatDescribeNoLayout) {
   EXPECT_THAT(error_of("8,8,2,2048,16,20,1024,4,1,2,x\n"), HasSubstr("x"));
 }
 
+// The parts add up to the step, and the page has a picture of each kind: a pipeline needs little
+// memory a rank, so that one is among the layouts.
+TEST_F(ShoalPlan, ExplainsALayoutAndDrawsThem) {
+  const std::string page = *data_ / "plan.html";
+  std::vector<std::string> words = {"plan",
+                                    "gpt2",
+                                    "--config_overrides",
+                                    "n_layer=24,n_embd=2048,n_head=16",
+                                    "--dtype",
+                                    "f16",
+                                    "--machine",
+                                    "p4d.24xlarge",
+                                    "--nodes",
+                                    "2",
+                                    "--batch",
+                                    "64",
+                                    "--memory_gb",
+                                    "3",
+                                    "--top",
+                                    "60",
+                                    "--html",
+                                    page};
+  const auto table = shoal(words);
+  ASSERT_EQ(table.status, 0) << table.err;
+  words.insert(words.end(), {"--explain", "2"});
+  const auto result = shoal(words);
+  ASSERT_EQ(result.status, 0) << result.err;
+  std::istringstream lines(result.out.substr(result.out.find("layout 2: ")));
+  double step = 0, sum = 0, share = 0;
+  for (std::string line; std::getline(lines, line);) {
+    double milliseconds = 0, percent = 0;
+    if (std::sscanf(line.c_str(), "a step: %lf ms", &milliseconds) == 1) step = milliseconds;
+    if (std::sscanf(line.c_str(), " %lf ms %lf %%", &milliseconds, &percent) == 2 &&
+        line.starts_with("  ")) {
+      sum += milliseconds;
+      share += percent;
+    }
+  }
+  EXPECT_GT(step, 0) << result.out;
+  EXPECT_NEAR(sum, step, 0.02 * step) << result.out;
+  EXPECT_NEAR(share, 100, 1);
+  EXPECT_THAT(result.out, HasSubstr("\nbeside the fastest, "));
+  EXPECT_THAT(result.out, HasSubstr("\nthe fullest rank: "));
+
+  std::stringstream text;
+  text << std::ifstream(page).rdbuf();
+  for (const char* part : {"aria-label=\"timeline of a pipeline\"", "<h2>Memory of ", "Hours of ",
+                           "Dollars of ", "element-wise passes, loss", "0F0: 0 s to "})
+    EXPECT_THAT(text.str(), HasSubstr(part)) << part;
+  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("nan")));
+
+  words.back() = "61";
+  EXPECT_THAT(shoal(words).err, HasSubstr("there is no layout 61: the table has 60"));
+}
+
 TEST_F(ShoalPlan, NamesTheNearestMachine) {
   const auto result = validate(*data_ / "none.csv", "a100-megatron-deepsped");
   EXPECT_NE(result.status, 0);
