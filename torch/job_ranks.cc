@@ -142,7 +142,7 @@ Error JobRanks::explained(const Error& error) {
     log::debug("rank {} cannot ask why other ranks failed: {}", rank_, refused.what());
     return own;
   }
-  if (result.wait_for(std::chrono::duration<double>(patience + deadlines::kSilentStore)) !=
+  if (result.wait_for(std::chrono::duration<double>(deadlines::kStatements)) !=
       std::future_status::ready) {
     store_is_silent_ = true;  // so that further operations do not wait for it in turn
     return own;

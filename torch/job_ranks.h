@@ -33,7 +33,7 @@ class JobRanks : public std::enable_shared_from_this<JobRanks> {
   // The error of this group with the job's ranks and, in a part of the job, with the group's.
   Error in_job(const Error& error) const;
   // The same for a failure of the group. States it, and quotes the statements of the ranks to
-  // blame. Takes deadlines::kCause and kSilentStore at most.
+  // blame. Takes deadlines::kStatements at most.
   Error explained(const Error& error);
 
  private:

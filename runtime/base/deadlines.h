@@ -70,6 +70,9 @@ inline constexpr double kShareOutOfReach = 0.8, kShortestOutOfReach = 1, kLonges
 // ---- operations that end or fail ----
 // How long to wait for the control links to report the cause after a connection is lost.
 inline constexpr double kCause = 1;
+// How long a failed PyTorch rank waits for what the others said of it, kCause included: their store
+// may not answer.
+inline constexpr double kStatements = 2;
 // How long a finished rank stays for ranks that may still need data that it sent.
 inline constexpr double kLinger = 5;
 // How long data from a rank that has left may still be in transit. That rank lingers longer, so
