@@ -40,8 +40,6 @@ struct ResidualStream {
   Value norm(Context& context, NormLike& norm);
 };
 
-struct Decoding;
-
 // One microbatch.
 struct ChainInput {
   Tensor ids;  // i32 [B, T]
@@ -53,8 +51,7 @@ struct ChainInput {
   Tensor key_mask;
   LossOptions loss;
   Tensor token_types{};  // optional i32 [B, T]: segments (BERT); default 0
-  // Optional i32 [B]: the position whose state represents the sample, for decoders that classify.
-  // Default: the last position.
+  // Optional i32 [B]: where a decoder that classifies reads a sample's state; or at the last one.
   Tensor ends{};
   // Optional, for decoders with packed rows: the starts of the sequences, i32 [B, n]
   // (AttentionShape::sequences), and each token's position in its sequence, i32 [B, T]
@@ -95,8 +92,7 @@ class Chain : public Module {  // for a custom model, see Sequential
   // Modules whose parameters the unit reads. A tied parameter is read by two units.
   virtual std::vector<Module*> unit_modules(int unit) const = 0;
   virtual std::int64_t channels() const = 0;
-  // The first unit that has work to do, with ChainInput::decoding.
-  virtual int first_unit(const ChainInput& /*input*/) const { return 0; }
+  virtual int first_unit(const ChainInput&) const { return 0; }  // that has work, when decoding
   // Lengths of the hidden states that enter `unit` > 0 (ResidualStream::carried()).
   virtual std::vector<std::int64_t> lengths(int unit, const ChainInput& input) const;
   // True if the head computes positions independently, so that it can use target_rows.
@@ -133,10 +129,9 @@ class UnitObserver {
   virtual void after_backward(int unit) noexcept = 0;
 };
 
-// Runs units [first, last), without the head, from Chain::first_unit() on. With checkpoint_group >
-// 0, each group of that many consecutive units keeps only its input (checkpoint()); unit 0 is not
-// checkpointed, since its input is ids. `chain` and everything `input` refers to must outlive the
-// tape.
+// Runs units [first, last), from Chain::first_unit() on, without the head. With checkpoint_group,
+// each group of that many units keeps only its input (checkpoint()); unit 0 is not checkpointed,
+// since its input is ids. `chain` and everything `input` refers to must outlive the tape.
 ResidualStream forward_units(Context& context, Chain& chain, int first, int last,
                              ResidualStream stream, const ChainInput& input,
                              int checkpoint_group = 0, UnitObserver* observer = nullptr);

@@ -19,6 +19,7 @@
 namespace shoal::nn {
 
 class Lora;
+struct Decoding;
 struct LoraConfig;
 
 class LinearLike : public Module {  // a product with a weight

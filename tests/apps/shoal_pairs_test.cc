@@ -465,8 +465,7 @@ TEST_F(ShoalPairs, RecipesTrainInEachVariant) {
       for (const auto& result : results) ASSERT_EQ(result.status, 0) << result.err;
       const json metrics = json_of(mine_ / (recipe + variant) + "/eval_results.json");
       EXPECT_TRUE(metrics.contains("eval_loss"));
-      const bool generates = std::string(variant) != "-mp";
-      EXPECT_EQ(metrics.contains(translates ? "eval_bleu" : "eval_rougeLsum"), generates);
+      EXPECT_TRUE(metrics.contains(translates ? "eval_bleu" : "eval_rougeLsum"));
     }
   }
 }

@@ -147,12 +147,11 @@ TEST(TcpStore, MissingRanksAreCounted) {
 TEST(TcpStore, RanksWithALaterDeadlineLearnWhoIsMissing) {
   const int port = testing::free_port();
   auto later = std::async(std::launch::async, [port] {
-    return error_of([port] {
-      make_tcp_store("127.0.0.1", port, false, 3, Deadline::in_seconds(60), 1);
-    });
+    return error_of(
+        [port] { make_tcp_store("127.0.0.1", port, false, 3, Deadline::in_seconds(60), 1); });
   });
-  const Error first = error_of(
-      [port] { make_tcp_store("127.0.0.1", port, true, 3, Deadline::in_seconds(1), 0); });
+  const Error first =
+      error_of([port] { make_tcp_store("127.0.0.1", port, true, 3, Deadline::in_seconds(1), 0); });
   EXPECT_THAT(first.what(), HasSubstr("missing: rank 2"));
   EXPECT_THAT(later.get().what(), HasSubstr("missing: rank 2"));
 }
