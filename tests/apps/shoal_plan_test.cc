@@ -132,9 +132,9 @@ TEST_F(ShoalPlan, ExplainsALayoutAndDrawsThem) {
   std::stringstream text;
   text << std::ifstream(page).rdbuf();
   for (const char* part : {"aria-label=\"timeline of a pipeline\"", "<h2>Memory of ", "Hours of ",
-                           "Dollars of ", "element-wise passes, loss", "0F0: 0 s to "})
-    EXPECT_THAT(text.str(), HasSubstr(part)) << part;
-  EXPECT_THAT(text.str(), ::testing::Not(HasSubstr("nan")));
+                           "Dollars of ", "element-wise passes, loss", "<title>0F0: 0.00 s to "})
+    EXPECT_NE(text.str().find(part), std::string::npos) << part;
+  EXPECT_EQ(text.str().find("nan"), std::string::npos);
 
   words.back() = "61";
   EXPECT_THAT(shoal(words).err, HasSubstr("there is no layout 61: the table has 60"));
