@@ -87,7 +87,8 @@ nn::Value TensorParallelSelfAttention::forward(nn::Context& context, const nn::V
       return {key->forward(context, from), value->forward(context, from)};
     });
     nn::AttentionInput all = input;
-    all.key_mask = gather_input(context, group_, input).key_mask;
+    // Caches of an encoder-decoder have the group's samples (nn/layers/decoding.h).
+    all.key_mask = gather_input(context, group_, {.key_mask = input.key_mask}).key_mask;
     nn::AttentionOptions options =
         attention_options(context, config_, *dropout, all, q.tensor, seen.keys.tensor);
     options.heads = config_.heads / group_.size();

@@ -188,6 +188,11 @@ Tensor gather_samples(Context& context, const TensorParallel& group, const Tenso
 
 nn::AttentionInput gather_input(Context& context, const TensorParallel& group,
                                 const nn::AttentionInput& own) {
+  if (own.cache && group.split != ActivationSplit::none)
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("a key-value cache, and activations split by {}", to_string(group.split)),
+        "generate with prescaled_batch and optimize = speed");
   struct Gathered {
     nn::AttentionInput own, whole;
   };
