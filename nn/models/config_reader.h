@@ -68,8 +68,8 @@ class ConfigReader : public JsonFields {
   }
 };
 
-// Sets the members whose fields are there. An id may be a list, of which the first counts (Llama
-// 3's eos_token_id).
+// Sets the members whose fields are there. eos_token_id may be a list, of which the first counts
+// (Llama 3).
 template <class Config>
 void read_fields(const ConfigReader& read, const std::vector<FieldOf<Config>>& fields,
                  Config& config) {
@@ -90,7 +90,7 @@ void read_fields(const ConfigReader& read, const std::vector<FieldOf<Config>>& f
             read.list(name, out);
           else if constexpr (std::same_as<Member, std::optional<double>>)
             read.optional_number(name, out);
-          else if (name.ends_with("_token_id"))
+          else if (name.ends_with("eos_token_id"))
             read.first_integer(name, out);
           else
             read.optional_integer(name, out);

@@ -50,10 +50,10 @@ Exchange begin_reduce(nn::Context& context, const TensorParallel& group, Tensor 
 // Gathers per-sample data without gradients: ids, targets, masks. `batch`: [B, ..] -> [tp·B, ..];
 // otherwise unchanged. Host tensors stay in host memory.
 Tensor gather_samples(nn::Context& context, const TensorParallel& group, const Tensor& own);
-// The AttentionInput of the group's samples, on the kernels' device, without caches:
-// decoders' have the rank's own samples, and are refused where activations are split. The first
-// layer that gets these tensors in a forward pass gathers them; Context::cache() keeps the result
-// for the others.
+// The AttentionInput of the group's samples, on the kernels' device, without caches. Throws
+// invalid_argument for a cache where activations are split: it has only the rank's own samples. The
+// first layer that gets these tensors in a forward pass gathers them; Context::cache() keeps the
+// result for the others.
 nn::AttentionInput gather_input(nn::Context& context, const TensorParallel& group,
                                 const nn::AttentionInput& own);
 // An activation in memory that the ranks of a host share, so that exchanging it copies nothing.

@@ -4,6 +4,7 @@
 #include "shoal/nn/models/encoder/family.h"
 
 namespace shoal::nn {
+
 const EncoderFamily& electra_family() {
   static const EncoderFamily family = [] {
     EncoderFamily made = bert_family();
