@@ -359,6 +359,9 @@ int plan_layouts(PlanWords words) {
   const parallel::SearchResult result = parallel::search(request);
   const double limit = words.memory_gb > 0 ? words.memory_gb * kGigabyte : 0.94 * machine.memory;
   if (result.fastest.empty()) refuse(request, words, limit, result);
+  // Before anything is written: there may be no such layout.
+  const std::string explanation =
+      words.explain > 0 ? "\n" + explained(result, machine, words.explain) : "";
   if (!words.save.empty()) save_plan(result.fastest.front(), words);
   const std::string head = fmt::format(
       "{} ({:.3g} parameters) on {} x {} ({} ranks), {} samples of {} positions a step, {}",
@@ -396,7 +399,7 @@ int plan_layouts(PlanWords words) {
   terminal::print("{} layouts in {:.1f} s: {} predicted, {} found too large for {:.1f} GB\n",
                   result.layouts, seconds_since(start), result.predicted, result.too_large,
                   limit / kGigabyte);
-  if (words.explain > 0) terminal::print("\n{}", explained(result, machine, words.explain));
+  terminal::print("{}", explanation);
   if (!words.html.empty()) terminal::print("page: {}\n", words.html);
   return 0;
 }
@@ -434,7 +437,7 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--save", wanted->save, "write the fastest layout for shoal train --plan");
   plan->add_option(
           "--explain", wanted->explain,
-          "so many down the table: that layout's step by part, its memory, what it gives up")
+          "number of a layout in the table: its step by part, its memory, what it gives up")
       ->check(at_least(1));
   plan->add_option("--html", wanted->html,
                    "a page to write: parts, memory, a pipeline's timeline, cost over nodes");
@@ -450,6 +453,8 @@ void add_plan(CLI::App& app, Action& action) {
       SHOAL_CHECK(!wanted->model.empty() && !wanted->machine.empty(),
                   "shoal plan needs a model and --machine; machines: {}",
                   fmt::join(parallel::machine_names(), ", "));
+      SHOAL_CHECK(wanted->explain == 0 || !wanted->json,
+                  "--explain prints text; leave --json out, which has every part already");
       return plan_layouts(*wanted);
     };
   });

@@ -137,7 +137,11 @@ TEST_F(ShoalPlan, ExplainsALayoutAndDrawsThem) {
   EXPECT_EQ(text.str().find("nan"), std::string::npos);
 
   words.back() = "61";
-  EXPECT_THAT(shoal(words).err, HasSubstr("there is no layout 61: the table has 60"));
+  const auto none = shoal(words);
+  EXPECT_THAT(none.err, HasSubstr("there is no layout 61: the table has 60"));
+  EXPECT_EQ(none.out, "");
+  words.emplace_back("--json");
+  EXPECT_THAT(shoal(words).err, HasSubstr("--explain prints text; leave --json out"));
 }
 
 TEST_F(ShoalPlan, NamesTheNearestMachine) {
