@@ -235,5 +235,24 @@ TEST(GenerationConfig, IsWrittenAsItWas) {
   EXPECT_EQ(read_text_file(made / "generation_config.json"), text);
 }
 
+// Llama 3's is one. Other ids are one id each.
+TEST(ConfigFields, OnlyEosTokenIdMayBeAList) {
+  const auto config = [](const char* model_type, const char* field) -> json {
+    return {{"model_type", model_type}, {field, {2, 3}}};
+  };
+  EXPECT_EQ(DecoderConfig::from_json(config("llama", "eos_token_id"), "c").eos_token_id, 2);
+  EXPECT_EQ(EncoderDecoderConfig::from_json(config("bart", "eos_token_id"), "c").eos_token_id, 2);
+  for (const char* field : {"bos_token_id", "pad_token_id"}) {
+    EXPECT_THAT(test::error_text([&] { DecoderConfig::from_json(config("llama", field), "c"); }),
+                HasSubstr(field));
+    EXPECT_THAT(
+        test::error_text([&] { EncoderDecoderConfig::from_json(config("bart", field), "c"); }),
+        HasSubstr(field));
+  }
+  EXPECT_THAT(
+      test::error_text([&] { EncoderConfig::from_json(config("bert", "pad_token_id"), "c"); }),
+      HasSubstr("pad_token_id"));
+}
+
 }  // namespace
 }  // namespace shoal::nn
